@@ -1,0 +1,78 @@
+# Everything happens in $(VENV), which is made on first use and again when the pins change.
+
+PYTHON   ?= python3
+VENV     ?= .venv
+ARGS     ?=
+PYTHONS  ?= 3.11 3.12 3.13
+POSTGRES ?= 14 18
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# What must be covered almost completely: the rules, the unit of work, the SQL.
+HEART := */oncebox/identity.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/unit.py,*/oncebox/store/*
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check format coverage matrix bench constraints clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Make the virtual environment
+
+# No build isolation: the build backend then comes from the pins as well, whatever the age of pip.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## Check format, style, types and layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/mypy tests/conftest.py tests/services
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## Format the code and fix what can be fixed
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+coverage: $(STAMP)  ## Run the tests with branch coverage; the heart must reach 95 %
+	$(BIN)/python -m pytest --cov --cov-report= $(ARGS)
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='$(HEART)' --fail-under=95
+
+matrix:  ## Run the tests on every Python and PostgreSQL that can be had
+	@for version in $(PYTHONS); do \
+	  found=; \
+	  for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	    if "$$python" -c pass 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then summary="$$summary\n  Python $$version: not found"; continue; fi; \
+	  for postgres in $(POSTGRES); do \
+	    echo "== Python $$version ($$found), PostgreSQL $$postgres"; \
+	    if ONCEBOX_TEST_POSTGRES_VERSION=$$postgres $(MAKE) --no-print-directory test \
+	      PYTHON="$$found" VENV=.venv-$$version; \
+	    then result=passed; else result=FAILED; failed=1; fi; \
+	    summary="$$summary\n  Python $$version, PostgreSQL $$postgres: $$result"; \
+	  done; \
+	done; \
+	printf "== matrix$$summary\n"; [ -z "$$failed" ]
+
+bench: $(STAMP)  ## Measure throughput
+	$(BIN)/python -m bench $(ARGS)
+
+constraints:  ## Pin the newest versions of everything in constraints.txt
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	$(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && \
+	UV_PYTHON_DOWNLOADS=never "$$scratch/bin/uv" pip compile --quiet --upgrade --universal \
+	  --no-annotate --no-header --no-emit-index-url --python-version 3.11 --all-extras \
+	  --output-file constraints.txt pyproject.toml
+
+clean:  ## Remove everything that git does not track and make can make again
+	rm -rf .venv .venv-* build dist .coverage .coverage.* htmlcov
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

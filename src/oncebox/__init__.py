@@ -1,0 +1,66 @@
+"""oncebox: the transactional inbox for Python. Every message takes effect once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oncebox.database.transaction import AsyncResult, AsyncTransaction, Result, Transaction
+from oncebox.errors import OnceboxError, Reject, RetryAfter
+from oncebox.identity import (
+    BusinessKey,
+    CloudEvents,
+    Coordinates,
+    Headers,
+    Identity,
+    Json,
+    KafkaKey,
+)
+from oncebox.inbox import Inbox
+from oncebox.message import Delivery, Message
+from oncebox.ordering import Order
+from oncebox.outcome import Kind, Outcome, Reason
+from oncebox.retry import Retry
+
+if TYPE_CHECKING:
+    from oncebox.database.django import DjangoDatabase as Django
+    from oncebox.database.sqlalchemy import SqlAlchemyDatabase as SqlAlchemy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncResult",
+    "AsyncTransaction",
+    "BusinessKey",
+    "CloudEvents",
+    "Coordinates",
+    "Delivery",
+    "Django",
+    "Headers",
+    "Identity",
+    "Inbox",
+    "Json",
+    "KafkaKey",
+    "Kind",
+    "Message",
+    "OnceboxError",
+    "Order",
+    "Outcome",
+    "Reason",
+    "Reject",
+    "Result",
+    "Retry",
+    "RetryAfter",
+    "SqlAlchemy",
+    "Transaction",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Adapters with an optional dependency are imported when they are asked for."""
+    from oncebox.database import adapter
+
+    if name == "Django":
+        return adapter("django").DjangoDatabase
+    if name == "SqlAlchemy":
+        return adapter("sqlalchemy").SqlAlchemyDatabase
+    raise AttributeError(f"module 'oncebox' has no attribute {name!r}")

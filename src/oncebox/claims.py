@@ -1,0 +1,130 @@
+"""Claims: the smallest way in, for people who own their loop and their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from oncebox.database import borrow, faults
+from oncebox.errors import ContentMismatch, SchemaMissing, SnapshotRisk, TooLate
+from oncebox.identity import checked_message
+from oncebox.message import NO_HEADERS, Delivery, Headers, Message
+from oncebox.store import Names, Store, store_for
+from oncebox.store.contract import Answer, Arrival, Claims, Steps
+
+
+class Claimer:
+    """Claims on the caller's connection, whichever it is."""
+
+    def __init__(self, consumer: str, names: Names, *, keep_payload: bool) -> None:
+        self._consumer = consumer
+        self._names = names
+        self._keep_payload = keep_payload
+        self._stores: dict[str, Store] = {}
+
+    def claim(
+        self,
+        connection: Any,
+        id: str,
+        *,
+        origin: str = "default",
+        type: str = "",
+        version: int = 1,
+        key: str | None = None,
+        payload: bytes | None = None,
+        headers: Headers = NO_HEADERS,
+        minted_at: datetime | None = None,
+        source: str = "default",
+        coordinates: str | None = None,
+        accept_retries: bool = False,
+    ) -> Steps[bool]:
+        """Claim one message."""
+        message = checked_message(
+            id,
+            origin=origin,
+            type=type,
+            version=version,
+            key=key,
+            payload=payload,
+            headers=headers,
+            minted_at=minted_at,
+        )
+        delivery = Delivery(message.payload, source=source, coordinates=coordinates)
+        arrivals = [Arrival(message, delivery)]
+        return (yield from self._claim(connection, arrivals, accept_retries))[0]
+
+    def claim_many(
+        self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool
+    ) -> Steps[list[bool]]:
+        """Claim many messages; the second of two equal ids is a duplicate of the first."""
+        wanted = [m if isinstance(m, Message) else checked_message(m) for m in messages]
+        first: dict[tuple[str, str], Message] = {}
+        for message in wanted:
+            known = first.setdefault((message.origin, message.id), message)
+            if known.content_hash != message.content_hash:
+                raise ContentMismatch(_mismatch(message))
+        arrivals = [Arrival(message, Delivery(message.payload)) for message in first.values()]
+        if not arrivals:
+            return []
+        answers = yield from self._claim(connection, arrivals, accept_retries)
+        new = {id(a.message) for a, is_new in zip(arrivals, answers, strict=True) if is_new}
+        return [id(message) in new for message in wanted]
+
+    def _claim(
+        self, connection: Any, arrivals: Sequence[Arrival], accept_retries: bool
+    ) -> Steps[list[bool]]:
+        dialect, work = yield from borrow(connection)
+        store = self._store(dialect)
+        try:
+            claims = yield from store.claim(
+                work,
+                self._consumer,
+                arrivals,
+                ordered=False,
+                keep_payload=self._keep_payload,
+                any_snapshot=accept_retries,
+            )
+        except Exception as error:
+            _explain(error)
+            raise
+        if Answer.refused in claims.answers:
+            raise SnapshotRisk
+        if Answer.other_bytes in claims.answers or Answer.too_late in claims.answers:
+            yield from store.unclaim(work, self._consumer, arrivals, claims)
+            raise _refusal(arrivals, claims)
+        return [answer == Answer.new for answer in claims.answers]
+
+    def _store(self, dialect: str) -> Store:
+        if dialect not in self._stores:
+            self._stores[dialect] = store_for(dialect, self._names)
+        return self._stores[dialect]
+
+
+def _refusal(arrivals: Sequence[Arrival], claims: Claims) -> Exception:
+    for arrival, answer in zip(arrivals, claims.answers, strict=True):
+        if answer == Answer.other_bytes:
+            return ContentMismatch(_mismatch(arrival.message))
+    late = arrivals[claims.answers.index(Answer.too_late)].message
+    return TooLate(
+        f"message {late.id!r} of {late.origin!r} was minted at {late.minted_at}, before the "
+        "records that would tell whether it is a duplicate; nothing was stored"
+    )
+
+
+def _mismatch(message: Message) -> str:
+    return (
+        f"message {message.id!r} of {message.origin!r} was claimed before with other bytes; "
+        "nothing was stored"
+    )
+
+
+def _explain(error: Exception) -> None:
+    """Raise what says more than the driver's error, if there is something to say."""
+    if faults.is_missing_table(error):
+        raise SchemaMissing("the tables of oncebox are missing: call inbox.migrate()") from error
+    if faults.is_stale_snapshot(error):
+        raise SnapshotRisk(
+            "another connection wrote to the database since this transaction began to read, or is "
+            "writing now: roll back and run the transaction again"
+        ) from error

@@ -1,0 +1,137 @@
+"""Databases: from what the user gave us to transactions on it.
+
+Drivers are imported where they are used: the core works without any of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from oncebox.database.contract import Database
+from oncebox.errors import ConfigurationError, MissingExtra
+from oncebox.store.contract import Steps
+
+_SCHEMES = {
+    "sqlite": ("sqlite", None),
+    "postgresql": ("postgres", None),
+    "postgres": ("postgres", None),
+    "postgresql+psycopg": ("postgres", None),
+    "postgresql+psycopg2": ("postgres", False),
+    "postgresql+asyncpg": ("postgres", True),
+    "sqlite+pysqlite": ("sqlite", False),
+    "sqlite+aiosqlite": ("sqlite", True),
+}
+_EXTRAS = {
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+    "sqlalchemy": "sqlalchemy",
+    "greenlet": "sqlalchemy",
+    "aiosqlite": "aiosqlite",
+    "django": "django",
+}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A database that is known, but not opened yet."""
+
+    dialect: str
+    is_async: bool | None
+    """None: either, as the handlers want it."""
+    make: Callable[[bool], Database]
+
+
+def target(database: Any, *, pipeline: bool) -> Target:
+    """What the user's `database` stands for. Raises ConfigurationError with a remedy."""
+    if isinstance(database, str):
+        return _from_url(database, pipeline)
+    found = _from_object(database, pipeline)
+    return Target(found.dialect, found.is_async, lambda is_async: found)
+
+
+def borrow(connection: Any) -> Steps[tuple[str, Any]]:
+    """The dialect of the caller's connection, and the connection as a store sees it."""
+    kind = _origin(connection)
+    if kind == "sqlalchemy":
+        if hasattr(connection, "get_bind"):  # a Session or an AsyncSession
+            connection = yield connection.connection
+        return _borrow_sqlalchemy(connection)
+    if kind == "psycopg":
+        return "postgres", adapter("psycopg").PsycopgWork.borrowed(connection)
+    if kind in ("sqlite3", "aiosqlite"):
+        return "sqlite", adapter("sqlite").SqliteWork.borrowed(connection)
+    if kind == "django":
+        found = adapter("django")
+        return found.DIALECTS[connection.vendor], found.DjangoWork.borrowed(connection)
+    raise ConfigurationError(
+        f"claim() takes a connection of sqlite3, aiosqlite, psycopg, SQLAlchemy or Django, "
+        f"not {type(connection).__qualname__}"
+    )
+
+
+def _borrow_sqlalchemy(connection: Any) -> tuple[str, Any]:
+    found = adapter("sqlalchemy")
+    return found.dialect_of(connection), found.SqlAlchemyWork.borrowed(connection)
+
+
+def _origin(thing: Any) -> str:
+    """The library that an object's class, or one it derives from, comes from."""
+    libraries = ("sqlalchemy", "psycopg_pool", "psycopg", "django", "aiosqlite", "sqlite3")
+    roots = [cls.__module__.split(".")[0] for cls in type(thing).__mro__]
+    return next((root for root in roots if root in libraries), "")
+
+
+def _from_object(database: Any, pipeline: bool) -> Database:
+    kind = _origin(database)
+    if hasattr(database, "acquire") and hasattr(database, "dialect") and not kind:
+        return database  # type: ignore[no-any-return]
+    if kind == "psycopg_pool":
+        return adapter("psycopg").PsycopgDatabase(database, pipeline=pipeline)  # type: ignore[no-any-return]
+    if kind == "sqlalchemy" and hasattr(database, "connect") and hasattr(database, "dispose"):
+        return adapter("sqlalchemy").SqlAlchemyDatabase(database)  # type: ignore[no-any-return]
+    raise ConfigurationError(
+        f"the database of an inbox is a URL, a psycopg pool, a SQLAlchemy Engine or AsyncEngine, "
+        f"or Django(alias), not {type(database).__qualname__}"
+    )
+
+
+def _from_url(url: str, pipeline: bool) -> Target:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise ConfigurationError(_unknown_scheme(scheme if separator else url))
+    dialect, is_async = _SCHEMES[scheme]
+    if "+" in scheme:
+        found = adapter("sqlalchemy").SqlAlchemyDatabase
+        make = lambda colour: found.from_url(url, is_async=colour)  # noqa: E731
+    elif dialect == "sqlite":
+        found = adapter("sqlite").SqliteDatabase
+        found.from_url(url, is_async=False)  # names a file, or raises now
+        make = lambda colour: found.from_url(url, is_async=colour)  # noqa: E731
+    else:
+        found = adapter("psycopg").PsycopgDatabase
+        found.check_url(url)
+        make = lambda colour: found.from_url(url, is_async=colour, pipeline=pipeline)  # noqa: E731
+    return Target(dialect, is_async, make)
+
+
+def _unknown_scheme(scheme: str) -> str:
+    # Only the scheme is named: the rest of a URL may hold a password.
+    near = difflib.get_close_matches(scheme.split("@")[0], _SCHEMES, n=1)
+    if near:
+        return f"unknown database URL scheme {scheme!r}, did you mean {near[0]!r}?"
+    known = ", ".join(f"{name}://" for name in _SCHEMES)
+    return f"this is no database URL that oncebox knows: it begins with one of {known}"
+
+
+def adapter(name: str) -> Any:
+    try:
+        return import_module(f"oncebox.database.{name}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in _EXTRAS:
+            raise
+        raise MissingExtra(package, _EXTRAS[package]) from error

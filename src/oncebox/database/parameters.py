@@ -1,0 +1,164 @@
+"""Parameters: `:name` in a statement's text becomes what the driver takes, once per text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Literal
+
+import msgspec
+
+from oncebox.errors import OnceboxError
+
+Style = Literal["format", "binary", "qmark", "dollar"]
+
+_TOKEN = re.compile(
+    r"""
+    (?P<comment> --[^\n]* | /\* )
+  | (?P<quoted>
+        [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+      | \$(?P<tag>[A-Za-z_]\w*|)\$ .*? \$(?P=tag)\$ )
+  | (?P<operator> :: | := )
+  | :(?P<name> [^\W\d]\w* )
+  | (?P<percent> % )
+  | (?P<end> ; )
+  | (?P<word> \w+ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_FORBIDDEN = frozenset(
+    "begin start commit end rollback abort savepoint release attach detach".split()  # noqa: SIM905
+)
+
+
+class StatementError(OnceboxError):
+    """this statement cannot be executed here"""
+
+
+class Translated(msgspec.Struct, frozen=True):
+    """A statement as the driver takes it."""
+
+    sql: str
+    pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    """The values in the order of their placeholders, out of a mapping that has them all."""
+    names: frozenset[str]
+    forbidden: str | None
+    """The word by which the statement would begin or end a transaction, if any."""
+
+    def bind(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values in order, for a handler's statement: says what is missing or too many."""
+        if params.keys() != self.names:
+            raise StatementError(_difference(self.names, frozenset(params)))
+        return self.pick(params)
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A piece of a statement; kind is None for what means nothing to us."""
+
+    kind: str | None
+    text: str
+
+
+@lru_cache(maxsize=2048)
+def translate(sql: str, style: Style) -> Translated:
+    """Translate a statement. The cache is bounded, since texts may be made at run time."""
+    names: list[str] = []
+    pieces: list[str] = []
+    for token in _tokens(sql):
+        if token.kind == "name":
+            names.append(_checked(token.text[1:]))
+            pieces.append(_placeholder(style, len(names)))
+        else:
+            pieces.append(token.text.replace("%", "%%") if style in _PERCENT else token.text)
+    return Translated("".join(pieces), _picker(names), frozenset(names), _forbidden_word(sql))
+
+
+def for_handler(sql: str, style: Style) -> Translated:
+    """Translate a handler's statement. What begins or ends a transaction is not its to do."""
+    translated = translate(sql, style)
+    if translated.forbidden is not None:
+        raise StatementError(
+            f"a handler must not execute {translated.forbidden.upper()}: its transaction also "
+            "holds the claim; use tx.savepoint(), or raise an exception to roll back"
+        )
+    return translated
+
+
+_PERCENT = ("format", "binary")
+
+
+def _placeholder(style: Style, number: int) -> str:
+    if style == "dollar":
+        return f"${number}"
+    return {"format": "%s", "binary": "%b", "qmark": "?"}[style]
+
+
+def _checked(name: str) -> str:
+    if not name.isascii():
+        raise StatementError(f"the parameter name {name!r} is not ASCII")
+    return name
+
+
+def _tokens(sql: str) -> Iterator[Token]:
+    """The whole text, piece by piece."""
+    position = 0
+    while match := _TOKEN.search(sql, position):
+        if match.start() > position:
+            yield Token(None, sql[position : match.start()])
+        end = match.end()
+        if match[0] == "/*":
+            end = _comment_end(sql, end)
+        kind = next(k for k in _KINDS if match[k] is not None)
+        yield Token(kind, sql[match.start() : end])
+        position = end
+    yield Token(None, sql[position:])
+
+
+_KINDS = ("comment", "quoted", "operator", "name", "percent", "end", "word")
+
+
+def _comment_end(sql: str, position: int) -> int:
+    """Where a block comment ends; they nest in PostgreSQL."""
+    depth = 1
+    while depth and (edge := _COMMENT_EDGE.search(sql, position)):
+        depth += 1 if edge[0] == "/*" else -1
+        position = edge.end()
+    return len(sql) if depth else position
+
+
+def _forbidden_word(sql: str) -> str | None:
+    """The first word of one of the statements in the text, if it is about transactions."""
+    first: str | None = None
+    for token in _tokens(sql):
+        if token.kind == "end":
+            first = None
+        elif token.kind == "word":
+            word = token.text.lower()
+            if first is None and word in _FORBIDDEN:
+                return word
+            if first in ("prepare", "set") and word == "transaction":
+                return f"{first} {word}"
+            first = word if first is None else ""
+    return None
+
+
+def _picker(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if not names:
+        return lambda params: ()
+    if len(names) == 1:
+        only = names[0]
+        return lambda params: (params[only],)
+    return itemgetter(*names)
+
+
+def _difference(expected: frozenset[str], given: frozenset[str]) -> str:
+    missing, unknown = sorted(expected - given), sorted(given - expected)
+    parts = []
+    if missing:
+        parts.append(f"no value for {', '.join(':' + name for name in missing)}")
+    if unknown:
+        parts.append(f"no place for {', '.join(unknown)}")
+    return "; ".join(parts)

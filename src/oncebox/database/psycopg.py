@@ -1,0 +1,268 @@
+"""psycopg 3, sync and async: a pool, pipeline mode, and one cursor that is used again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from oncebox.database import faults
+from oncebox.database.parameters import for_handler, translate
+from oncebox.database.steps import entering, leaving
+from oncebox.errors import (
+    ConfigurationError,
+    GuardFailed,
+    MissingExtra,
+    NotInTransaction,
+    SwallowedError,
+)
+from oncebox.store.contract import Steps
+
+try:
+    import psycopg_pool
+except ImportError as error:  # pragma: no cover - psycopg without its pool
+    raise MissingExtra("psycopg_pool", "postgres") from error
+
+
+class PsycopgDatabase:
+    """A pool of psycopg connections: the user's, or our own for a URL."""
+
+    dialect = "postgres"
+
+    def __init__(self, pool: Any, *, pipeline: bool = True, owned: bool = False) -> None:
+        self.pool = pool
+        self.is_async = isinstance(pool, psycopg_pool.AsyncConnectionPool)
+        self.sleep = asyncio.sleep if self.is_async else time.sleep
+        self._pipeline = pipeline and psycopg.Pipeline.is_supported()
+        self._owned = owned
+
+    @classmethod
+    def from_url(cls, url: str, *, is_async: bool, pipeline: bool = True) -> PsycopgDatabase:
+        """A pool of our own."""
+        kind = psycopg_pool.AsyncConnectionPool if is_async else psycopg_pool.ConnectionPool
+        pool = kind(url, min_size=1, max_size=16, open=False, name="oncebox")
+        return cls(pool, pipeline=pipeline, owned=True)
+
+    @staticmethod
+    def check_url(url: str) -> None:
+        """Raise ConfigurationError for a URL that libpq cannot read."""
+        try:
+            psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise ConfigurationError(f"the database URL cannot be read: {error}") from error
+
+    def open(self) -> Steps[None]:
+        if self._owned:
+            yield self.pool.open
+
+    def close(self) -> Steps[None]:
+        if self._owned:
+            yield self.pool.close
+
+    def acquire(self) -> Steps[PsycopgWork]:
+        connection = yield self.pool.getconn
+        return PsycopgWork(connection, pipeline=self._pipeline)
+
+    def release(self, work: PsycopgWork) -> Steps[None]:
+        yield partial(self.pool.putconn, work.connection)
+
+    def recover(self) -> Steps[None]:
+        yield self.pool.check
+
+
+class PsycopgWork:
+    """One transaction on one psycopg connection."""
+
+    def __init__(self, connection: Any, *, pipeline: bool = False) -> None:
+        self.connection = connection
+        is_async = isinstance(connection, psycopg.AsyncConnection)
+        self._transaction: Any = psycopg.AsyncTransaction if is_async else psycopg.Transaction
+        self._pipelined = pipeline
+        self._pipeline: Any = None
+        self._pipeline_block: Any = None
+        self._block: Any = None
+        self._savepoints: list[Any] = []
+        self._cursor = connection.cursor()
+        self._binary = connection.cursor(binary=True)
+        self._cursor_factory = connection.cursor_factory
+        self._held: weakref.ref[object] | None = None
+
+    @classmethod
+    def borrowed(cls, connection: Any) -> PsycopgWork:
+        """The caller's own connection, for a claim in the caller's transaction."""
+        status = connection.info.transaction_status
+        # In a pipeline the status lags behind: with autocommit, only a transaction that psycopg
+        # knows of is trusted.
+        if connection.autocommit and status != TransactionStatus.INTRANS:
+            raise NotInTransaction
+        return cls(connection)
+
+    # -- the transaction ------------------------------------------------------------------------
+
+    def begin(self) -> Steps[None]:
+        # A transaction block, because inside of one psycopg forbids commit() and rollback(). It is
+        # entered before pipeline mode: psycopg learns of a pipelined BEGIN too late. Made directly:
+        # connection.transaction() waits for the server twice more in a pipeline.
+        self._block = self._transaction(self.connection)
+        yield entering(self._block)
+        self.connection.cursor_factory = _guarded(self._cursor_factory)
+        if self._pipelined:
+            self._pipeline_block = self.connection.pipeline()
+            self._pipeline = yield entering(self._pipeline_block)
+
+    def enter_savepoint(self) -> Steps[None]:
+        savepoint = self._transaction(self.connection, f"oncebox_work_{len(self._savepoints)}")
+        yield entering(savepoint)
+        self._savepoints.append(savepoint)
+
+    def release_savepoint(self) -> Steps[None]:
+        error = yield from self._drain()
+        if error is not None:
+            raise error
+        self._check_status()
+        yield leaving(self._savepoints.pop())
+
+    def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
+        # Nothing may be queued before the rollback went through: until then psycopg believes in
+        # statements that the failed pipeline should have prepared.
+        late = yield from self._drain()
+        yield leaving(self._savepoints.pop(), error)
+        if (yield from self._drain()) is not None:
+            raise GuardFailed from error
+        self._check_status()
+        return late is None and (self._pipeline is None or not isinstance(error, psycopg.Error))
+
+    def after_handler(self) -> Steps[None]:
+        # Nothing can be known in a pipeline without waiting.
+        yield from ()
+
+    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
+        yield from self.execute(guard, params)
+        block, self._block = self._block, None
+        yield leaving(block)
+        if self._pipeline is not None:
+            yield self._pipeline.sync
+            self._pipeline = None
+            yield leaving(self._pipeline_block)
+        self._restore()
+
+    def rollback(self) -> Steps[None]:
+        self._restore()
+        try:
+            yield from self._drain()
+            if self._pipeline is not None:
+                self._pipeline = None
+                yield leaving(self._pipeline_block)
+            if self._savepoints:  # psycopg leaves them only in order; the pool ends the transaction
+                yield self.connection.close
+            elif self._block is not None:
+                block, self._block = self._block, None
+                yield leaving(block, psycopg.Rollback())
+            elif self.connection.info.transaction_status != TransactionStatus.IDLE:
+                yield self.connection.rollback
+        except BaseException as error:
+            yield self.connection.close
+            if not isinstance(error, Exception):
+                raise
+
+    def _restore(self) -> None:
+        self.connection.cursor_factory = self._cursor_factory
+
+    def is_lost(self, error: BaseException) -> bool:
+        return bool(self.connection.closed) or faults.is_lost(error)
+
+    def _check_status(self) -> None:
+        status = self.connection.info.transaction_status
+        if status == TransactionStatus.INERROR:
+            raise SwallowedError
+        if status != TransactionStatus.INTRANS:
+            raise GuardFailed
+
+    def _drain(self) -> Steps[psycopg.Error | None]:
+        """Wait for everything under way; return the first error, unless the connection is gone."""
+        first: psycopg.Error | None = None
+        while self._pipeline is not None:
+            try:
+                yield self._pipeline.sync
+                break
+            except psycopg.errors.PipelineAborted as error:
+                first = first or error
+            except psycopg.Error as error:
+                if self.connection.closed:
+                    raise
+                # What follows an error in a pipeline is only its echo.
+                if first is None or isinstance(first, psycopg.errors.PipelineAborted):
+                    first = error
+        return first
+
+    # -- our own statements ---------------------------------------------------------------------
+
+    def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
+        yield from self.execute(sql, params)
+        return (yield self._binary.fetchall)  # type: ignore[no-any-return]
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
+        statement = translate(sql, "binary")
+        yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
+
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+        statement = translate(sql, "binary")
+        yield partial(self._binary.executemany, statement.sql, [statement.pick(r) for r in rows])
+
+    # -- handlers' statements -------------------------------------------------------------------
+
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+        statement = for_handler(sql, "format")
+        if self._held is not None and self._held() is not None:
+            self._cursor = self._cursor_factory(self.connection)
+        cursor = self._cursor
+        yield partial(cursor.execute, statement.sql, statement.bind(params))
+        return cursor
+
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+        statement = for_handler(sql, "format")
+        cursor = self._cursor_factory(self.connection)
+        yield partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
+
+    def hold(self, result: object) -> None:
+        self._held = weakref.ref(result)
+
+    def rows(self, handle: Any) -> Steps[list[Any]]:
+        if self._pipeline is not None:
+            # The cursor may still show the result of its previous statement.
+            yield self._pipeline.sync
+        return (yield handle.fetchall)  # type: ignore[no-any-return]
+
+    def rowcount(self, handle: Any) -> Steps[int]:
+        if self._pipeline is not None:
+            yield self._pipeline.sync
+        return handle.rowcount  # type: ignore[no-any-return]
+
+    @property
+    def session(self) -> Any:
+        raise ConfigurationError(
+            "tx.session needs SQLAlchemy: give the inbox an Engine or a postgresql+psycopg:// URL"
+        )
+
+
+@cache
+def _guarded(factory: type) -> type:
+    """A cursor class that refuses to end the transaction: what tx.connection makes."""
+
+    class Guarded(factory):  # type: ignore[misc]
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+            _check(query)
+            return super().execute(query, *args, **kwargs)
+
+    return Guarded
+
+
+def _check(query: Any) -> None:
+    if isinstance(query, str | bytes):
+        for_handler(query if isinstance(query, str) else query.decode(), "qmark")

@@ -1,0 +1,361 @@
+"""sqlite3, and aiosqlite: connections of our own, which no handler can commit behind our back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from oncebox.database.parameters import for_handler, translate
+from oncebox.errors import (
+    ConfigurationError,
+    MissingExtra,
+    NotInTransaction,
+    TransactionLost,
+)
+from oncebox.store.contract import Steps
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on Windows: SQLite's own waiting has to do there
+    fcntl = None  # type: ignore[assignment]
+
+OLDEST = (3, 37, 0)
+BUSY_TIMEOUT = 30.0
+
+# The comment keeps this text apart from a handler's own BEGIN IMMEDIATE: a statement in sqlite3's
+# cache is not shown to the authorizer again.
+BEGIN = "BEGIN IMMEDIATE /* oncebox */"
+
+_PROTECTED_PRAGMAS = frozenset(
+    (
+        "journal_mode",
+        "synchronous",
+        "locking_mode",
+        "query_only",
+        "foreign_keys",
+        "defer_foreign_keys",
+        "busy_timeout",
+        "writable_schema",
+    )
+)
+
+
+class GuardedConnection(sqlite3.Connection):
+    """A connection that denies handlers the transaction, and waits its turn for the database.
+
+    SQLite's own waiting starves: of eight writers one got 205 turns while another got one. A lock
+    on a file beside the database is fair. It is taken by whatever thread executes BEGIN.
+    """
+
+    guarded = False
+    """While a handler runs."""
+
+    def attach_lock(self, path: Path) -> None:
+        """Use this file as the queue in front of the database, and begin to guard."""
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+        self._lock: IO[bytes] = path.open("ab")
+        self.set_authorizer(self._authorize)
+
+    def _authorize(self, action: int, arg1: str | None, arg2: str | None, *_: Any) -> int:
+        if not self.guarded:
+            return sqlite3.SQLITE_OK
+        denied = (
+            action in (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+            or (action == sqlite3.SQLITE_SAVEPOINT and (arg2 or "").lower().startswith("oncebox"))
+            or (
+                action == sqlite3.SQLITE_PRAGMA
+                and arg2 is not None
+                and (arg1 or "").lower() in _PROTECTED_PRAGMAS
+            )
+        )
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    # Cursors are tracked because one that was left open keeps its read snapshot: every later
+    # BEGIN IMMEDIATE of this connection would fail, for ever.
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        cursor = super().cursor(*args, **kwargs)
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql is BEGIN:
+            self._wait_for_turn()
+        cursor = super().execute(sql, *args)
+        self._cursors.add(cursor)
+        return cursor
+
+    def executemany(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        cursor = super().executemany(sql, *args)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close_cursors(self) -> None:
+        """Close what handlers left open."""
+        for cursor in list(self._cursors):
+            cursor.close()
+        self._cursors.clear()
+
+    def commit(self) -> None:
+        super().commit()
+        self._give_up_turn()
+
+    def rollback(self) -> None:
+        try:
+            super().rollback()
+        finally:
+            if not self.guarded:
+                self._give_up_turn()
+
+    def close(self) -> None:
+        super().close()
+        self._lock.close()
+
+    def _wait_for_turn(self) -> None:
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def _give_up_turn(self) -> None:
+        if fcntl is not None and not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def connect(path: Path) -> GuardedConnection:
+    """Open a database file: write-ahead log, every commit on disk, foreign keys enforced."""
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=BUSY_TIMEOUT,
+            # Not None: after a swallowed INSERT OR ROLLBACK the next statement would autocommit.
+            # With IMMEDIATE Python begins a transaction first, and the authorizer denies that.
+            isolation_level="IMMEDIATE",
+            factory=GuardedConnection,
+            check_same_thread=False,  # one unit of work at a time, but not always on one thread
+        )
+    except sqlite3.OperationalError as error:
+        raise ConfigurationError(f"cannot open the SQLite database {path}: {error}") from error
+    connection.attach_lock(path.with_name(path.name + "-oncebox-lock"))
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigurationError(f"{path} cannot use SQLite's write-ahead log (it says {mode!r})")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    return connection
+
+
+class SqliteDatabase:
+    """A SQLite file and the connections to it that are not in use."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: str, *, is_async: bool = False) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:  # pragma: no cover - depends on the machine
+            raise ConfigurationError(
+                f"SQLite {sqlite3.sqlite_version} is too old: oncebox needs 3.37; use a newer "
+                "Python, or pip install 'pysqlite3-binary' with SQLAlchemy"
+            )
+        self.path = Path(path)
+        self.is_async = is_async
+        self.sleep = asyncio.sleep if is_async else time.sleep
+        self._idle: list[SqliteWork] = []
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_url(cls, url: str, *, is_async: bool) -> SqliteDatabase:
+        """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        path = url.removeprefix("sqlite://")
+        if not path.startswith("/") or path in ("/", "/:memory:"):
+            raise ConfigurationError(
+                f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute.db "
+                "(a database in memory could not survive anything)"
+            )
+        return cls(path[1:], is_async=is_async)
+
+    def open(self) -> Steps[None]:
+        yield from ()
+
+    def close(self) -> Steps[None]:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for work in idle:
+            yield work.connection.close
+
+    def acquire(self) -> Steps[SqliteWork]:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        raw: list[GuardedConnection] = []
+
+        def connector() -> GuardedConnection:
+            raw.append(connect(self.path))
+            return raw[0]
+
+        connection = yield _aiosqlite(connector) if self.is_async else connector
+        return SqliteWork(connection, raw[0])
+
+    def release(self, work: SqliteWork) -> Steps[None]:
+        if work.broken:
+            yield work.connection.close
+        else:
+            with self._lock:
+                self._idle.append(work)
+
+    def recover(self) -> Steps[None]:
+        yield from self.close()
+
+
+def _aiosqlite(connector: Any) -> Any:
+    try:
+        import aiosqlite
+    except ImportError as error:
+        raise MissingExtra("aiosqlite", "aiosqlite") from error
+    return lambda: aiosqlite.Connection(connector, iter_chunk_size=64)
+
+
+class SqliteWork:
+    """One transaction on one SQLite connection."""
+
+    def __init__(self, connection: Any, raw: Any) -> None:
+        self.connection = connection
+        self.broken = False
+        self._raw = raw
+        """The sqlite3 connection; inside of aiosqlite it lives on a thread of its own."""
+        self._savepoints = 0
+
+    @classmethod
+    def borrowed(cls, connection: Any) -> SqliteWork:
+        """The caller's own connection, for a claim in the caller's transaction."""
+        raw = getattr(connection, "_conn", connection)  # what aiosqlite wraps
+        if not raw.in_transaction and not _begins_by_itself(raw):
+            raise NotInTransaction
+        return cls(connection, raw)
+
+    # -- the transaction ------------------------------------------------------------------------
+
+    def begin(self) -> Steps[None]:
+        yield partial(self.connection.execute, BEGIN)
+
+    def enter_savepoint(self) -> Steps[None]:
+        name = self._name()
+        self._savepoints += 1
+        yield from self._control(f"SAVEPOINT {name}")
+        self._raw.guarded = True
+
+    def release_savepoint(self) -> Steps[None]:
+        self._check()
+        self._savepoints -= 1
+        if not self._savepoints:
+            self._raw.close_cursors()
+        yield from self._control(f"RELEASE SAVEPOINT {self._name()}")
+        self._raw.guarded = self._savepoints > 0
+
+    def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
+        self._savepoints -= 1
+        self._check()
+        if not self._savepoints:
+            self._raw.close_cursors()
+        yield from self._control(f"ROLLBACK TO SAVEPOINT {self._name()}")
+        yield from self._control(f"RELEASE SAVEPOINT {self._name()}")
+        self._raw.guarded = self._savepoints > 0
+        return True
+
+    def after_handler(self) -> Steps[None]:
+        self._check()
+        yield from ()
+
+    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
+        self._check()
+        yield from self.execute(guard, params)
+        # Only by commit(): a COMMIT in the statement cache would be there for handlers too.
+        yield self.connection.commit
+
+    def rollback(self) -> Steps[None]:
+        self._raw.guarded = False
+        self._savepoints = 0
+        try:
+            self._raw.close_cursors()
+            yield self.connection.rollback
+        except Exception:
+            self.broken = True
+
+    def is_lost(self, error: BaseException) -> bool:
+        return False
+
+    def _name(self) -> str:
+        return f"oncebox_work_{self._savepoints}"
+
+    def _control(self, sql: str) -> Steps[None]:
+        self._raw.guarded = False
+        yield partial(self.connection.execute, sql)
+
+    def _check(self) -> None:
+        if self._raw.isolation_level != "IMMEDIATE" or _autocommit_changed(self._raw):
+            self.broken = True
+            raise TransactionLost("the handler changed the connection's transaction mode")
+        if not self._raw.in_transaction:
+            raise TransactionLost
+
+    # -- our own statements ---------------------------------------------------------------------
+
+    def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
+        statement = translate(sql, "qmark")
+        cursor = yield partial(self.connection.execute, statement.sql, statement.pick(params))
+        return (yield cursor.fetchall)  # type: ignore[no-any-return]
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
+        yield from self.fetch(sql, params)
+
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+        statement = translate(sql, "qmark")
+        bound = [statement.pick(row) for row in rows]
+        yield partial(self.connection.executemany, statement.sql, bound)
+
+    # -- handlers' statements -------------------------------------------------------------------
+
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+        statement = for_handler(sql, "qmark")
+        self._check()
+        return (yield partial(self.connection.execute, statement.sql, statement.bind(params)))
+
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+        statement = for_handler(sql, "qmark")
+        self._check()
+        bound = [statement.bind(row) for row in rows]
+        yield partial(self.connection.executemany, statement.sql, bound)
+
+    def hold(self, result: object) -> None:
+        """Every statement has a cursor of its own here."""
+
+    def rows(self, handle: Any) -> Steps[list[Any]]:
+        return (yield handle.fetchall)  # type: ignore[no-any-return]
+
+    def rowcount(self, handle: Any) -> Steps[int]:
+        yield from ()
+        return handle.rowcount  # type: ignore[no-any-return]
+
+    @property
+    def session(self) -> Any:
+        raise ConfigurationError(
+            "tx.session needs SQLAlchemy: give the inbox an Engine or a sqlite+pysqlite:// URL"
+        )
+
+
+_LEGACY = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", -1)  # the default; new in Python 3.12
+
+
+def _autocommit_changed(connection: Any) -> bool:
+    return getattr(connection, "autocommit", _LEGACY) != _LEGACY
+
+
+def _begins_by_itself(connection: Any) -> bool:
+    """Whether Python opens a transaction before a statement that writes."""
+    if _autocommit_changed(connection):
+        return not connection.autocommit
+    return connection.isolation_level is not None

@@ -1,0 +1,166 @@
+"""Transaction: what a handler gets to work with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from oncebox.database.contract import Work
+from oncebox.database.steps import arun, run
+from oncebox.errors import OnceboxError
+from oncebox.message import Message
+
+
+class _Transaction:
+    """What both colours have in common."""
+
+    __slots__ = ("_message", "_work")
+
+    def __init__(self, work: Work, message: Message | None) -> None:
+        self._work = work
+        self._message = message
+
+    def _end(self) -> None:
+        """The handler has returned: what it started on the side must not write any more."""
+        self._work = _ENDED
+
+    @property
+    def message(self) -> Message:
+        """The message that is being handled."""
+        if self._message is None:
+            raise OnceboxError("a batch handler has no single message: take list[Message]")
+        return self._message
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection. Its transaction is not yours to end."""
+        return self._work.connection
+
+    @property
+    def session(self) -> Any:
+        """With SQLAlchemy: a Session (or AsyncSession) joined to this transaction."""
+        return self._work.session
+
+
+class _Ended:
+    """Stands in for a transaction whose handler has returned."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OnceboxError("this transaction has ended: its handler returned")
+
+
+_ENDED: Any = _Ended()
+
+
+class Result:
+    """The result of a statement; nothing is waited for until it is read."""
+
+    __slots__ = ("__weakref__", "_handle", "_work")
+
+    def __init__(self, work: Work, handle: Any) -> None:
+        self._work = work
+        self._handle = handle
+
+    def rows(self) -> list[Any]:
+        """All rows."""
+        return run(self._work.rows(self._handle))
+
+    def one(self) -> Any:
+        """The only row. Raises if there is none or more than one."""
+        return _only(self.rows())
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement touched."""
+        return run(self._work.rowcount(self._handle))
+
+
+class Transaction(_Transaction):
+    """The transaction of the claim: what a handler writes here happens once, or not at all.
+
+    A handler touches nothing but this. It may run several times before one commit.
+    """
+
+    __slots__ = ()
+
+    def execute(self, sql: str, /, **params: Any) -> Result:
+        """Execute a statement with `:name` parameters.
+
+        On PostgreSQL statements are pipelined: an error may surface at a later statement, at the
+        end of the handler, or where a result is read; use savepoint() to catch one.
+        """
+        result = Result(self._work, run(self._work.submit(sql, params)))
+        self._work.hold(result)
+        return result
+
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+        """Execute a statement once per row of parameters."""
+        run(self._work.submit_many(sql, rows))
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A block whose errors can be caught: on one, its work is undone and the rest goes on."""
+        run(self._work.enter_savepoint())
+        try:
+            yield
+            run(self._work.release_savepoint())
+        except BaseException as error:
+            run(self._work.rollback_to_savepoint(error))
+            raise
+
+
+class AsyncResult:
+    """The result of a statement; nothing is waited for until it is read."""
+
+    __slots__ = ("__weakref__", "_handle", "_work")
+
+    def __init__(self, work: Work, handle: Any) -> None:
+        self._work = work
+        self._handle = handle
+
+    async def rows(self) -> list[Any]:
+        """All rows."""
+        return await arun(self._work.rows(self._handle))
+
+    async def one(self) -> Any:
+        """The only row. Raises if there is none or more than one."""
+        return _only(await self.rows())
+
+    @property
+    async def rowcount(self) -> int:
+        """How many rows the statement touched: `await result.rowcount`."""
+        return await arun(self._work.rowcount(self._handle))
+
+
+class AsyncTransaction(_Transaction):
+    """The transaction of the claim, for async handlers; see Transaction."""
+
+    __slots__ = ()
+
+    async def execute(self, sql: str, /, **params: Any) -> AsyncResult:
+        """Execute a statement with `:name` parameters; see Transaction.execute."""
+        result = AsyncResult(self._work, await arun(self._work.submit(sql, params)))
+        self._work.hold(result)
+        return result
+
+    async def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+        """Execute a statement once per row of parameters."""
+        await arun(self._work.submit_many(sql, rows))
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A block whose errors can be caught: on one, its work is undone and the rest goes on."""
+        await arun(self._work.enter_savepoint())
+        try:
+            yield
+            await arun(self._work.release_savepoint())
+        except BaseException as error:
+            await arun(self._work.rollback_to_savepoint(error))
+            raise
+
+
+def _only(rows: list[Any]) -> Any:
+    if len(rows) != 1:
+        raise OnceboxError(f"one row was expected, {len(rows)} came back")
+    return rows[0]

@@ -1,0 +1,78 @@
+"""The migration operation that applies one step of the schema's history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db.migrations.operations.base import Operation
+
+from oncebox.database.django import DIALECTS
+from oncebox.store import Names
+from oncebox.store.statements import Migration, migrations, statements
+
+
+class ApplyMigration(Operation):
+    """Apply one step of oncebox's own history, in the SQL of the database at hand.
+
+    The settings ONCEBOX_PREFIX and ONCEBOX_SCHEMA name the tables, as `prefix` and `schema` of an
+    Inbox do. `sqlmigrate` prints the statements.
+    """
+
+    reversible = True
+    reduces_to_sql = True
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """There are no models: the tables are oncebox's."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if not self._is_wanted(app_label, schema_editor):
+            return
+        names = _names()
+        dialect = DIALECTS[schema_editor.connection.vendor]
+        step = self._step(dialect, names)
+        sql = statements(dialect, names)
+        schema_editor.execute(sql["create_meta"], params=None)
+        for statement in step.statements:
+            schema_editor.execute(statement.sql, params=None)
+        schema_editor.execute(sql["clear_meta"], params=None)
+        schema_editor.execute(_written(sql["write_meta"], step), params=None)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
+        if not self._is_wanted(app_label, schema_editor):
+            return
+        names = _names()
+        dialect = DIALECTS[schema_editor.connection.vendor]
+        for kind, name in self._step(dialect, names).made():
+            schema_editor.execute(f"DROP {kind} {name}", params=None)
+        schema_editor.execute(f"DROP TABLE {names.quoted('meta')}", params=None)
+
+    def describe(self) -> str:
+        return f"Bring the tables of oncebox to version {self.version}"
+
+    def _step(self, dialect: str, names: Names) -> Migration:
+        return next(m for m in migrations(dialect, names) if m.version == self.version)
+
+    def _is_wanted(self, app_label: str, schema_editor: Any) -> bool:
+        from django.db import router
+
+        allowed: bool = router.allow_migrate(schema_editor.connection.alias, app_label)
+        return allowed
+
+
+def _names() -> Names:
+    return Names(
+        getattr(settings, "ONCEBOX_PREFIX", "oncebox_"), getattr(settings, "ONCEBOX_SCHEMA", None)
+    )
+
+
+def _written(sql: str, step: Migration) -> str:
+    """The statement with its two numbers in place: sqlmigrate cannot print parameters."""
+    return sql.replace(":version", str(step.version)).replace(":serves", str(step.serves))

@@ -1,0 +1,130 @@
+"""Every error that oncebox raises. A class's docstring is its default message."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class OnceboxError(Exception):
+    """something went wrong in oncebox"""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+# -- what the programmer has to mend --------------------------------------------------------------
+
+
+class ConfigurationError(OnceboxError):
+    """the inbox is configured in a way that cannot work"""
+
+
+class HandlerError(ConfigurationError):
+    """this function cannot be a handler"""
+
+
+class MissingExtra(ConfigurationError):
+    """an optional dependency is not installed"""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'oncebox[{extra}]'")
+
+
+class ForkedInbox(OnceboxError):
+    """this Inbox opened its database before the process forked: create or use it after the fork"""
+
+
+# -- what the operator has to mend ----------------------------------------------------------------
+
+
+class SchemaError(OnceboxError):
+    """the tables of oncebox do not fit this version of oncebox"""
+
+
+class SchemaMissing(SchemaError):
+    """the tables of oncebox are missing or too old: call inbox.migrate()"""
+
+
+class CodeTooOld(SchemaError):
+    """the tables of oncebox no longer serve this version of oncebox: upgrade oncebox"""
+
+
+class DatabaseUnavailable(OnceboxError):
+    """the database cannot be reached: nothing was committed, so settle nothing"""
+
+
+# -- what a claim may answer instead of new or duplicate ------------------------------------------
+
+
+class ClaimError(OnceboxError):
+    """the message cannot be claimed"""
+
+
+class NotInTransaction(ClaimError):
+    """claim() needs an open transaction: the connection is in autocommit mode"""
+
+
+class SnapshotRisk(ClaimError):
+    """claim() at REPEATABLE READ or SERIALIZABLE may fail with a serialization error for which the
+    whole transaction has to be run again: pass accept_retries=True if your loop does that"""
+
+
+class ContentMismatch(ClaimError):
+    """this id was claimed before with other bytes"""
+
+
+class TooLate(ClaimError):
+    """this message is older than the records that would tell whether it is a duplicate"""
+
+
+# -- what ends the work on a message --------------------------------------------------------------
+
+
+class Unidentified(OnceboxError):
+    """the delivery has no identity that can be trusted"""
+
+
+class Undecodable(OnceboxError):
+    """the payload cannot be decoded into what its handler takes"""
+
+
+class UnknownType(OnceboxError):
+    """no handler takes messages of this type"""
+
+
+class UnknownVersion(OnceboxError):
+    """no handler takes messages of this version"""
+
+
+class PayloadTooLarge(OnceboxError):
+    """the payload is larger than the inbox accepts"""
+
+
+class TransactionLost(OnceboxError):
+    """the transaction of the claim was ended by the handler: raise an exception instead, and
+    oncebox rolls back"""
+
+
+class GuardFailed(OnceboxError):
+    """the transaction of the claim is gone, and whether it was committed cannot be known: settle
+    nothing, and look for a handler that ends transactions behind oncebox's back"""
+
+
+class SwallowedError(OnceboxError):
+    """the handler caught a database error that had already aborted the transaction: wrap the
+    statement in tx.savepoint()"""
+
+
+# -- what a handler may raise ---------------------------------------------------------------------
+
+
+class Reject(OnceboxError):
+    """the handler rejects this message: it becomes a dead letter without further attempts"""
+
+
+class RetryAfter(OnceboxError):
+    """the handler asks for another attempt at a time of its own"""
+
+    def __init__(self, delay: timedelta, message: str | None = None) -> None:
+        super().__init__(message or f"another attempt in {delay}")
+        self.delay = delay

@@ -1,0 +1,304 @@
+"""Inbox: the application object. One consumer, one database, its handlers and policies."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from oncebox.claims import Claimer
+from oncebox.database import target
+from oncebox.database.contract import Database
+from oncebox.database.steps import arun, run
+from oncebox.database.transaction import AsyncTransaction, Transaction
+from oncebox.errors import ConfigurationError, ForkedInbox, OnceboxError
+from oncebox.handlers import Registry
+from oncebox.identity import CloudEvents, Identity
+from oncebox.message import Delivery, Message
+from oncebox.options import checked_options
+from oncebox.ordering import Order
+from oncebox.outcome import Outcome
+from oncebox.plan import read
+from oncebox.process import Process
+from oncebox.retry import Retry
+from oncebox.schema import check_schema, migrate
+from oncebox.store import Names, store_for
+from oncebox.store.contract import Steps
+from oncebox.unit import Unit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MEGABYTE = 1_000_000
+
+
+class Inbox:
+    """A consumer's inbox: every message takes effect once.
+
+    `database` is a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
+    driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias). Tables are made
+    by migrate(), never on first use. An inbox may be used by several threads, but not on both sides
+    of a fork; it is a context manager of both colours.
+    """
+
+    @checked_options
+    def __init__(
+        self,
+        name: str,
+        database: Any,
+        *,
+        identity: Identity | None = None,
+        retry: Retry | None = None,
+        order: Order = Order.park,
+        pipeline: bool = True,
+        unknown_type: Literal["dead", "ignore"] = "dead",
+        keep_payload: bool = True,
+        payload_limit: int = 16 * MEGABYTE,
+        transaction_timeout: timedelta = timedelta(minutes=5),
+        prefix: str = "oncebox_",
+        schema: str | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255 or "\0" in name:
+            raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
+        if unknown_type not in ("dead", "ignore"):
+            raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
+        if transaction_timeout < timedelta(seconds=1):
+            raise ConfigurationError("transaction_timeout must be at least a second")
+        self.name = name
+        self.identity = identity or CloudEvents()
+        self._target = target(database, pipeline=pipeline)
+        self._names = Names(prefix, schema)
+        self._store = store_for(self._target.dialect, self._names)
+        self._order = Order(order)
+        self._registry = Registry(
+            retry=retry or Retry(),
+            order=self._order,
+            payload_limit=payload_limit,
+            ignore_unknown=unknown_type == "ignore",
+        )
+        if self._target.is_async is not None:
+            self._registry.set_colour(self._target.is_async, "the database")
+        self._claimer = Claimer(name, self._names, keep_payload=keep_payload)
+        self._keep_payload = keep_payload
+        self._timeout = transaction_timeout.total_seconds()
+        self._database: Database | None = None
+        self._opened_by = 0
+        self._ready = False
+        self._lock = threading.Lock()
+        self._slots = [0]
+        self._chance = random.Random()
+
+    # -- registration -----------------------------------------------------------------------------
+
+    def on(
+        self,
+        type: str,
+        *,
+        version: int = 1,
+        batch: bool = False,
+        retry: Retry | None = None,
+        order: Order | None = None,
+    ) -> Callable[[F], F]:
+        """Register a handler for messages of a type and version; "*" takes all other types.
+
+        The handler takes `(payload)` or `(payload, tx)`; its annotation says what the payload is
+        decoded into. With `batch`, it takes a list of payloads.
+        """
+
+        def register(function: F) -> F:
+            self._registry.add(function, type, version, batch=batch, retry=retry, order=order)
+            return function
+
+        return register
+
+    def upcast(self, type: str, *, from_version: int) -> Callable[[F], F]:
+        """Register a function that lifts plain values from one version of a type to the next."""
+
+        def register(function: F) -> F:
+            self._registry.add_upcaster(function, type, from_version)
+            return function
+
+        return register
+
+    def ignore(self, *types: str) -> None:
+        """Name types that this consumer does not want: settled without a row, and counted."""
+        self._registry.ignore(*types)
+
+    # -- the tables -------------------------------------------------------------------------------
+
+    def migrate(self) -> list[str]:
+        """Make or update the tables; harmless when done twice, or by two processes at once.
+
+        Returns the names of the migrations that were applied.
+        """
+        if self._target.is_async:
+            raise ConfigurationError("this inbox is async: await inbox.amigrate()")
+        return run(migrate(self._target.make(False), self._store))
+
+    async def amigrate(self) -> list[str]:
+        """See migrate()."""
+        if self._target.is_async is False:
+            raise ConfigurationError("this inbox is sync: inbox.migrate()")
+        return await arun(migrate(self._target.make(True), self._store))
+
+    def sql(self) -> str:
+        """The statements that migrate() executes, for review."""
+        return self._store.script()
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def process(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
+        """Claim, handle and commit a batch in one transaction; one outcome per delivery, in order.
+
+        When this returns, everything is committed and every delivery may be settled. When it
+        raises, nothing may be settled: the broker delivers again, and nothing happens twice.
+        """
+        return run(self._process(deliveries, is_async=False))
+
+    async def aprocess(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
+        """See process()."""
+        return await arun(self._process(deliveries, is_async=True))
+
+    def claim(self, connection: Any, id: str, **properties: Any) -> bool:
+        """Claim a message in the caller's own transaction: True if it is new, False if not.
+
+        Properties: origin, type, version, key, payload, headers, minted_at, source, coordinates,
+        and accept_retries. With a payload, the same id with other bytes raises ContentMismatch. A
+        message older than the purged records raises TooLate. Nothing is stored then. Rolling back
+        takes the claim back; a concurrent claim of the same id waits for this transaction's end.
+        """
+        return run(self._claimer.claim(connection, id, **properties))
+
+    async def aclaim(self, connection: Any, id: str, **properties: Any) -> bool:
+        """See claim()."""
+        return await arun(self._claimer.claim(connection, id, **properties))
+
+    def claim_many(
+        self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
+    ) -> list[bool]:
+        """Claim many messages, given by id or as Message, in one round trip; see claim()."""
+        return run(self._claimer.claim_many(connection, messages, accept_retries=accept_retries))
+
+    async def aclaim_many(
+        self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
+    ) -> list[bool]:
+        """See claim_many()."""
+        steps = self._claimer.claim_many(connection, messages, accept_retries=accept_retries)
+        return await arun(steps)
+
+    def _process(self, deliveries: Iterable[Delivery], *, is_async: bool) -> Steps[list[Outcome]]:
+        self._registry.set_colour(is_async, "aprocess()" if is_async else "process()")
+        if not len(self._registry):
+            raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
+        batch = _checked(deliveries)
+        if not batch:
+            return []
+        database = yield from self._open(is_async)
+        items = read(batch, self.identity, self._registry)
+        slot = self._take_slot()
+        try:
+            process = Process(
+                database=database,
+                unit=self._unit(is_async),
+                order=self._order,
+                worker=f"{_HOST}:{os.getpid()}:{slot}",
+                chance=self._chance,
+            )
+            return (yield from process.batch(items))
+        finally:
+            self._give_back_slot(slot)
+
+    def _unit(self, is_async: bool) -> Unit:
+        return Unit(
+            consumer=self.name,
+            store=self._store,
+            transaction=AsyncTransaction if is_async else Transaction,
+            keep_payload=self._keep_payload,
+            timeout=self._timeout,
+        )
+
+    # Units that run at the same time count in different rows, so that none waits for another.
+
+    def _take_slot(self) -> int:
+        with self._lock:
+            slot = heapq.heappop(self._slots)
+            if not self._slots:
+                self._slots.append(slot + 1)
+            return slot
+
+    def _give_back_slot(self, slot: int) -> None:
+        with self._lock:
+            heapq.heappush(self._slots, slot)
+
+    # -- lifecycle --------------------------------------------------------------------------------
+
+    def _open(self, is_async: bool) -> Steps[Database]:
+        with self._lock:
+            if self._database is None:
+                self._database = self._target.make(is_async)
+                self._opened_by = os.getpid()
+            elif self._opened_by != os.getpid():
+                raise ForkedInbox
+            database = self._database
+        if not self._ready:
+            yield from database.open()
+            yield from check_schema(database, self._store)
+            self._ready = True
+        return database
+
+    def _close(self) -> Steps[None]:
+        with self._lock:
+            database, self._database, self._ready = self._database, None, False
+        if database is not None and self._opened_by == os.getpid():
+            yield from database.close()
+
+    def close(self) -> None:
+        """Close the connections that this inbox opened. It may be used again afterwards."""
+        run(self._close())
+
+    async def aclose(self) -> None:
+        """See close()."""
+        await arun(self._close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+_HOST = socket.gethostname()
+
+
+def _checked(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    if isinstance(deliveries, Delivery | str | bytes):
+        raise OnceboxError("process() takes a list of deliveries: process([delivery])")
+    batch = list(deliveries)
+    for delivery in batch:
+        if not isinstance(delivery, Delivery):
+            raise OnceboxError(
+                f"process() takes deliveries, not {type(delivery).__qualname__}: "
+                "wrap the body as Delivery(body)"
+            )
+    return batch

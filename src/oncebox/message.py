@@ -1,0 +1,67 @@
+"""Message and Delivery: what a producer sent, and one arrival of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+Headers = Mapping[str, str | bytes]
+
+NO_HEADERS: Headers = {}
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One arrival of a message from a source, as the broker handed it over."""
+
+    body: bytes
+    headers: Headers = NO_HEADERS
+    key: str | bytes | None = None
+    source: str = "default"
+    """The queue, topic or endpoint."""
+    coordinates: str | None = None
+    """Where the broker had it, unique within the source: "3/10427" for partition and offset."""
+    timestamp: datetime | None = None
+    """The broker's time."""
+    receipt: Any = None
+    """Whatever the caller needs to settle this delivery; oncebox does not look at it."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a producer sent."""
+
+    id: str
+    payload: bytes
+    origin: str = "default"
+    """Who minted the id; ids are unique within it."""
+    type: str = ""
+    version: int = 1
+    """The payload's version; 0 where the producer's version is not a number."""
+    key: str | None = None
+    """The aggregate whose order is kept."""
+    headers: Headers = NO_HEADERS
+    occurred_at: datetime | None = None
+    minted_at: datetime | None = None
+    """When the id came into being, as far as it can be known: retention relies on it."""
+    content_hash: bytes | None = None
+    """What makes the same id with other bytes visible; None where duplicates differ by nature."""
+
+
+def content_hash(payload: bytes) -> bytes:
+    """The 16 bytes by which two payloads are compared."""
+    return blake2b(payload, digest_size=16).digest()
+
+
+def headers_json(headers: Headers) -> str | None:
+    """The headers as JSON text for the audit log; bytes that are no UTF-8 are escaped, not lost."""
+    if not headers:
+        return None
+    return msgspec.json.encode({_text(k): _text(v) for k, v in headers.items()}).decode()
+
+
+def _text(value: str | bytes) -> str:
+    raw = value if isinstance(value, bytes) else value.encode("utf-8", "backslashreplace")
+    return raw.decode("utf-8", "backslashreplace")

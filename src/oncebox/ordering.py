@@ -1,0 +1,73 @@
+"""Order: whose turn it is. Locks, lanes, and the sequence in which a batch's handlers run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, TypeVar
+
+LANES = 64
+
+T = TypeVar("T")
+
+
+class Order(StrEnum):
+    """What a dead letter does to the later messages of its key."""
+
+    park = "park"
+    """They wait until somebody retries or discards it."""
+    skip = "skip"
+    """They go on without it."""
+
+
+@lru_cache(maxsize=65536)
+def lane(name: str) -> int:
+    """The lane of a key, or of the id of a message without a key. Never `hash()`: it is salted."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % LANES
+
+
+@lru_cache(maxsize=65536)
+def lock_number(scope: str, key: str) -> int:
+    """The number of a key's lock. Advisory locks are per database, so the scope is part of it."""
+    digest = blake2b(f"{scope}\0{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def in_key_order(items: Iterable[T], key: Callable[[T], str | None]) -> list[T]:
+    """Sorted by key, arrival order kept within each: business rows are then locked in one order."""
+    return sorted(items, key=lambda item: key(item) or "")
+
+
+def runs(
+    items: list[T], key: Callable[[T], str | None], list_of: Callable[[T], Any]
+) -> Iterator[list[T]]:
+    """Split items, given in key order, into the calls that are made for them.
+
+    `list_of` names the batch handler of an item, None where its handler takes one message. An item
+    joins a list only if all earlier items of its key were in earlier calls or are in the same list.
+    """
+    waiting = [deque(group) for group in _by_key(items, key)]
+    while waiting:
+        lists: dict[Any, list[T]] = {}
+        for queue in waiting:
+            while queue and list_of(queue[0]) is None:
+                yield [queue.popleft()]
+            if queue:
+                name = list_of(queue[0])
+                joined = lists.setdefault(name, [])
+                while queue and list_of(queue[0]) is name:
+                    joined.append(queue.popleft())
+        yield from lists.values()
+        waiting = [queue for queue in waiting if queue]
+
+
+def _by_key(items: list[T], key: Callable[[T], str | None]) -> Iterator[list[T]]:
+    for name, group in groupby(items, key):
+        if name is None:
+            yield from ([item] for item in group)
+        else:
+            yield list(group)

@@ -1,0 +1,86 @@
+"""Outcome: what became of a delivery. Outcomes are values; settle after you have them."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from oncebox.message import Delivery, Message
+
+ERROR_LIMIT = 2_000
+TRACE_LIMIT = 16_000
+
+
+class Kind(StrEnum):
+    """What became of a delivery. All of them are committed, so all of them may be settled."""
+
+    done = "done"
+    duplicate = "duplicate"
+    failed = "failed"
+    """The handler raised; stored as pending with its attempt counted."""
+    parked = "parked"
+    """Stored as pending behind an unfinished message or a dead letter of its key."""
+    stored = "stored"
+    """Stored as pending, to be run by itself: its unit of work could not be committed."""
+    dead = "dead"
+    quarantined = "quarantined"
+    ignored = "ignored"
+
+
+class Reason(StrEnum):
+    """Why a message is dead or quarantined."""
+
+    undecodable = "undecodable"
+    unknown_type = "unknown type"
+    unknown_version = "unknown version"
+    too_large = "too large"
+    rejected = "rejected"
+    out_of_attempts = "out of attempts"
+    unidentified = "unidentified"
+    other_bytes = "other bytes"
+    too_late = "too late"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one delivery."""
+
+    kind: Kind
+    delivery: Delivery
+    message: Message | None = None
+    """None where the delivery could not be identified, or was ignored."""
+    reason: Reason | None = None
+    error: BaseException | None = None
+    attempts: int = 0
+    retry_in: timedelta | None = None
+
+
+class ErrorText(NamedTuple):
+    """An error as it is written down: one line, the traceback, and what groups it with its like."""
+
+    line: str
+    trace: str
+    fingerprint: str
+
+
+def describe(error: BaseException) -> ErrorText:
+    """Write an error down. The fingerprint is made of the class and the place, never of values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].name}" if frames else ""
+    name = type(error).__qualname__
+    digest = blake2b(f"{name}|{place}".encode(errors="replace"), digest_size=8).hexdigest()
+    trace = "".join(traceback.format_exception(error))
+    return ErrorText(
+        line=_storable(f"{name}: {error}")[:ERROR_LIMIT],
+        trace=_storable(trace)[-TRACE_LIMIT:],
+        fingerprint=digest,
+    )
+
+
+def _storable(text: str) -> str:
+    """No database takes lone surrogates, and PostgreSQL takes no NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -1,0 +1,251 @@
+"""Plan: what happens to each delivery of a batch. Pure: it decides, and the unit of work acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oncebox.errors import (
+    OnceboxError,
+    PayloadTooLarge,
+    Reject,
+    Undecodable,
+    Unidentified,
+    UnknownType,
+    UnknownVersion,
+)
+from oncebox.handlers import Registry, Route
+from oncebox.identity import Identity
+from oncebox.message import Delivery, Message
+from oncebox.ordering import Order, in_key_order
+from oncebox.outcome import Kind, Outcome, Reason
+from oncebox.store.contract import Answer, Arrival, Claims, Entry
+
+_ON_ARRIVAL: dict[type[OnceboxError], Reason] = {
+    Undecodable: Reason.undecodable,
+    UnknownType: Reason.unknown_type,
+    UnknownVersion: Reason.unknown_version,
+    PayloadTooLarge: Reason.too_large,
+}
+
+
+class Item:
+    """A delivery, as far as it is understood without the database."""
+
+    __slots__ = ("_decoded", "delivery", "error", "ignored", "message", "route")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.message: Message | None = None
+        self.route: Route | None = None
+        self.error: OnceboxError | None = None
+        self.ignored = False
+        self._decoded: Any = None
+
+    @property
+    def key(self) -> str | None:
+        return self.message.key if self.message else None
+
+    def decode(self) -> None:
+        """Decode the payload ahead of the transaction. Raises Undecodable."""
+        if self.route is not None and self.message is not None:
+            self._decoded = (self.route.decode(self.message),)
+
+    def payload(self) -> Any:
+        """A payload of the handler's own: a handler that runs again gets a fresh one."""
+        if self._decoded is None:
+            self.decode()
+        (value,), self._decoded = self._decoded, None
+        return value
+
+
+def read(deliveries: Sequence[Delivery], identity: Identity, registry: Registry) -> list[Item]:
+    """Identify, route and decode each delivery; what cannot be is kept with its error."""
+    return [_read(delivery, identity, registry) for delivery in deliveries]
+
+
+def _read(delivery: Delivery, identity: Identity, registry: Registry) -> Item:
+    item = Item(delivery)
+    try:
+        item.message = identity(delivery)
+        if registry.ignores(item.message):
+            item.ignored = True
+            return item
+        item.route = registry.route(item.message)
+        item.decode()
+    except OnceboxError as error:
+        if not isinstance(error, (Unidentified, *_ON_ARRIVAL)):
+            raise
+        item.error = error
+    return item
+
+
+class Plan:
+    """The fate of a batch's items, decided one by one."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        *,
+        order: Order,
+        chance: Callable[[], float],
+        failed: BaseException | None = None,
+        alone: bool = False,
+    ) -> None:
+        self.items = items
+        self.arrivals: list[Arrival] = []
+        self._order = order
+        self._chance = chance
+        self._failed = failed
+        """What the whole batch failed with before; nothing is run any more."""
+        self._alone = alone
+        self._numbers: dict[Item, int] = {}
+        self._twins: dict[Item, Item] = {}
+        self._seqs: dict[Item, int | None] = {}
+        self._entries: dict[Item, Entry] = {}
+        self._held: set[str] = set()
+        self._collect()
+
+    def _collect(self) -> None:
+        """The messages to claim: the first of each id. Its twins in the batch are duplicates."""
+        first: dict[tuple[str, str], Item] = {}
+        for item in self.items:
+            if item.message is None or item.ignored:
+                continue
+            known = first.setdefault((item.message.origin, item.message.id), item)
+            if known is item:
+                self._numbers[item] = len(self.arrivals)
+                self.arrivals.append(Arrival(item.message, item.delivery))
+            else:
+                self._twins[item] = known
+
+    # -- after the claim --------------------------------------------------------------------------
+
+    def decide(self, claims: Claims) -> list[Item]:
+        """Settle what needs no handler, in arrival order; returns the rest in key order."""
+        runnable = [item for item in self.items if self._decide(item, claims)]
+        return in_key_order(runnable, _key)
+
+    def _decide(self, item: Item, claims: Claims) -> bool:
+        """Whether the item is to be run."""
+        if item.ignored:
+            self._settle(item, Kind.ignored)
+        elif item.message is None:
+            self._settle(item, Kind.quarantined, reason=Reason.unidentified, error=item.error)
+        elif item in self._twins:
+            self._decide_twin(item, self._twins[item])
+        else:
+            number = self._numbers[item]
+            self._seqs[item] = claims.seqs[number]
+            return self._decide_claimed(item, claims.answers[number])
+        return False
+
+    def _decide_twin(self, item: Item, first: Item) -> None:
+        assert item.message is not None
+        assert first.message is not None
+        same = item.message.content_hash == first.message.content_hash
+        self._settle_copy(item, other_bytes=not same)
+
+    def _decide_claimed(self, item: Item, answer: str) -> bool:
+        if answer in (Answer.duplicate, Answer.other_bytes):
+            self._settle_copy(item, other_bytes=answer == Answer.other_bytes)
+        elif answer == Answer.too_late:
+            self._settle(item, Kind.quarantined, reason=Reason.too_late)
+        elif answer in (Answer.waits, Answer.queued):
+            self._settle(item, Kind.parked, ready=answer == Answer.queued)
+        elif item.key in self._held:
+            self._settle(item, Kind.parked)
+        elif item.error is not None:
+            self._bury(item, _ON_ARRIVAL[type(item.error)], item.error)
+        elif self._failed is not None:
+            self.fail(item, self._failed)
+        elif self._alone:
+            self.store(item)
+        else:
+            return True
+        return False
+
+    # -- while handlers run -----------------------------------------------------------------------
+
+    def unheld(self, items: Sequence[Item]) -> list[Item]:
+        """The items that may still run; the others are parked behind their key's failure."""
+        free = []
+        for item in items:
+            if item.key in self._held:
+                self._settle(item, Kind.parked)
+            else:
+                free.append(item)
+        return free
+
+    def done(self, items: Sequence[Item]) -> None:
+        """Their handlers' work stays."""
+        for item in items:
+            self._settle(item, Kind.done)
+
+    def fail(self, item: Item, error: BaseException, duration: float | None = None) -> None:
+        """Its handler raised: another attempt later, or a dead letter. Either may hold its key."""
+        assert item.route is not None
+        delay = item.route.handler.retry.delay(1, error, self._chance())
+        if delay is None:
+            reason = Reason.rejected if isinstance(error, Reject) else Reason.out_of_attempts
+            self._bury(item, reason, error, attempts=1, duration=duration)
+        else:
+            self._hold(item)
+            self._settle(
+                item, Kind.failed, error=error, attempts=1, retry_in=delay, duration=duration
+            )
+
+    def store(self, item: Item) -> None:
+        """Not run now: stored to be run by itself."""
+        self._settle(item, Kind.stored, ready=True)
+
+    @property
+    def has_failures(self) -> bool:
+        return bool(self._held) or any(e.outcome.attempts for e in self._entries.values())
+
+    # -- the result -------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything to be written down, in arrival order."""
+        return [self._entries[item] for item in self.items]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What became of each delivery, in arrival order."""
+        return [self._entries[item].outcome for item in self.items]
+
+    def _settle_copy(self, item: Item, *, other_bytes: bool) -> None:
+        if other_bytes:
+            self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
+        else:
+            self._settle(item, Kind.duplicate)
+
+    def _bury(self, item: Item, reason: Reason, error: BaseException, **details: Any) -> None:
+        order = item.route.handler.order if item.route else self._order
+        parks = order is Order.park and item.key is not None and reason is not Reason.unknown_type
+        if parks:
+            self._hold(item)
+        self._settle(item, Kind.dead, reason=reason, error=error, parks=parks, **details)
+
+    def _hold(self, item: Item) -> None:
+        if item.key is not None:
+            self._held.add(item.key)
+
+    def _settle(
+        self,
+        item: Item,
+        kind: Kind,
+        *,
+        parks: bool = False,
+        ready: bool = False,
+        duration: float | None = None,
+        **details: Any,
+    ) -> None:
+        outcome = Outcome(kind, item.delivery, item.message, **details)
+        seq = self._seqs.get(item)
+        self._entries[item] = Entry(outcome, seq, parks, ready, duration)
+
+
+def _key(item: Item) -> str | None:
+    return item.key

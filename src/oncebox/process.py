@@ -1,0 +1,107 @@
+"""Process: units of work that are run again when the database asks for it, and split when they
+cannot be committed."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from oncebox.database import faults
+from oncebox.database.contract import Database
+from oncebox.errors import DatabaseUnavailable, TransactionLost
+from oncebox.ordering import Order
+from oncebox.outcome import Outcome
+from oncebox.plan import Item, Plan
+from oncebox.store.contract import Steps
+from oncebox.unit import CannotCommit, Unit, perform
+
+RERUNS = 3
+
+logger = logging.getLogger("oncebox")
+
+
+class Process(msgspec.Struct, frozen=True):
+    """How an inbox processes a batch."""
+
+    database: Database
+    unit: Unit
+    order: Order
+    worker: str
+    chance: random.Random
+
+    def batch(self, items: Sequence[Item]) -> Steps[list[Outcome]]:
+        """Process a batch; a message that keeps the others from being committed is failed alone."""
+        try:
+            return (yield from self._persistently(items))
+        except (CannotCommit, TransactionLost) as error:
+            if len(items) == 1:
+                cause = error.__cause__ if isinstance(error, CannotCommit) else error
+                return (yield from self._persistently(items, failed=cause))
+        # In arrival order: what the first half leaves unfinished, the second half finds waiting.
+        middle = len(items) // 2
+        first = yield from self.batch(items[:middle])
+        return first + (yield from self.batch(items[middle:]))
+
+    def _persistently(
+        self, items: Sequence[Item], failed: BaseException | None = None
+    ) -> Steps[list[Outcome]]:
+        """Run the unit until the database lets it through, then store its messages instead."""
+        for rerun in range(RERUNS + 1):
+            started = time.monotonic()
+            try:
+                return (yield from self._once(items, failed=failed))
+            except _Again as again:
+                logger.warning(
+                    "the unit of work of %s was rolled back (%s); it will be run again",
+                    self.unit.consumer,
+                    type(again.__cause__).__name__,
+                )
+                if time.monotonic() - started >= self.unit.timeout:
+                    break  # it would be as slow the next time
+                pause = 0.05 * 4**rerun * (0.5 + self.chance.random())
+                yield partial(self.database.sleep, pause)
+        try:
+            return (yield from self._once(items, failed=failed, alone=True))
+        except _Again as again:
+            raise DatabaseUnavailable(
+                f"{type(again.__cause__).__name__}: {again.__cause__}; "
+                "nothing was committed, so settle nothing"
+            ) from again.__cause__
+
+    def _once(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
+        """One unit of work on a connection of its own."""
+        plan = Plan(items, order=self.order, chance=self.chance.random, **fate)
+        try:
+            work = yield from self.database.acquire()
+        except Exception as error:
+            raise DatabaseUnavailable(
+                f"no connection to the database: {type(error).__name__}: {error}"
+            ) from error
+        try:
+            outcomes = yield from perform(self.unit, work, self.worker, plan)
+        except BaseException as error:
+            lost = work.is_lost(error)
+            yield from self._give_up(work)
+            if lost:
+                yield from self.database.recover()
+            if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
+                raise _Again from error
+            raise
+        yield from self.database.release(work)
+        return outcomes
+
+    def _give_up(self, work: Any) -> Steps[None]:
+        try:
+            yield from work.rollback()
+        finally:
+            yield from self.database.release(work)
+
+
+class _Again(Exception):
+    """Nothing was committed; its cause says why, and running it again may help."""

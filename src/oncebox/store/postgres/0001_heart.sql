@@ -1,0 +1,266 @@
+-- serves: 1
+
+-- name: sequence
+-- Arrival numbers. CACHE 1: a session that hoards numbers would hand out old ones late.
+CREATE SEQUENCE {seq} CACHE 1;
+
+-- name: inbox
+-- What was claimed, and the audit log of it. Rows are inserted with the work that the message
+-- causes and never updated. Ids compare byte by byte (COLLATE "C"), whatever the database's locale.
+CREATE TABLE {inbox} (
+  consumer     text COLLATE "C" NOT NULL,
+  origin       text COLLATE "C" NOT NULL,
+  message_id   text COLLATE "C" NOT NULL,
+  seq          bigint NOT NULL,
+  type         text NOT NULL,
+  version      integer NOT NULL,
+  key          text COLLATE "C",
+  payload      bytea,
+  content_hash bytea,
+  headers      json,
+  source       text,
+  coordinates  text,
+  occurred_at  timestamptz,
+  minted_at    timestamptz,
+  received_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (consumer, origin, message_id)
+);
+
+-- name: inbox_received_at
+-- Rows arrive in the order of their time, so a summary per block range finds a day at no cost.
+CREATE INDEX {inbox_received_at} ON {inbox} USING brin (received_at) WITH (pages_per_range = 32);
+
+-- name: pending
+-- What still has to run, with everything needed to run it; a row is deleted when it is done.
+-- available_at: NULL = ready, a time = the retrying head of its key, infinity = parked behind it.
+CREATE TABLE {pending} (
+  consumer     text COLLATE "C" NOT NULL,
+  lane         smallint NOT NULL,
+  seq          bigint NOT NULL,
+  origin       text COLLATE "C" NOT NULL,
+  message_id   text COLLATE "C" NOT NULL,
+  type         text NOT NULL,
+  version      integer NOT NULL,
+  key          text COLLATE "C",
+  payload      bytea NOT NULL,
+  headers      json,
+  source       text,
+  coordinates  text,
+  occurred_at  timestamptz,
+  attempts     integer NOT NULL DEFAULT 0,
+  alone        boolean NOT NULL DEFAULT false,
+  deaths       integer NOT NULL DEFAULT 0,
+  replay       bigint NOT NULL DEFAULT 0,
+  available_at timestamptz,
+  last_error   text,
+  PRIMARY KEY (consumer, lane, seq)
+);
+
+-- name: pending_ready
+-- Finds the ready rows of a lane, however many others wait.
+CREATE INDEX {pending_ready} ON {pending} (consumer, lane, seq) WHERE available_at IS NULL;
+
+-- name: pending_retrying
+-- Finds the heads whose time has come.
+CREATE INDEX {pending_retrying} ON {pending} (consumer, available_at) WHERE available_at < 'infinity';
+
+-- name: pending_key
+-- Finds what waits for a key.
+CREATE INDEX {pending_key} ON {pending} (consumer, key, seq);
+
+-- name: dead
+-- Dead letters and quarantine, with everything needed to run or show them.
+-- sighting: what makes one quarantined delivery the same as another, so that a rewind adds nothing.
+CREATE TABLE {dead} (
+  id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  consumer     text COLLATE "C" NOT NULL,
+  state        text NOT NULL CHECK (state IN ('dead', 'quarantined')),
+  reason       text NOT NULL,
+  seq          bigint,
+  origin       text COLLATE "C",
+  message_id   text COLLATE "C",
+  type         text,
+  version      integer,
+  key          text COLLATE "C",
+  parks        boolean NOT NULL DEFAULT false,
+  payload      bytea NOT NULL,
+  content_hash bytea,
+  headers      json,
+  source       text,
+  coordinates  text,
+  occurred_at  timestamptz,
+  attempts     integer NOT NULL DEFAULT 0,
+  deaths       integer NOT NULL DEFAULT 0,
+  replay       bigint NOT NULL DEFAULT 0,
+  error        text,
+  fingerprint  text,
+  sighting     bytea,
+  died_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: dead_sighting
+-- A delivery is quarantined once.
+CREATE UNIQUE INDEX {dead_sighting} ON {dead} (consumer, sighting);
+
+-- name: dead_parks
+-- Finds the dead letters that hold a key.
+CREATE INDEX {dead_parks} ON {dead} (consumer, key) WHERE parks;
+
+-- name: attempt
+-- Every failed run of a handler, and every run of a message that had been stored.
+-- An inline success needs no row: its inbox row says received and done at once.
+CREATE TABLE {attempt} (
+  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  consumer    text COLLATE "C" NOT NULL,
+  origin      text COLLATE "C" NOT NULL,
+  message_id  text COLLATE "C" NOT NULL,
+  replay      bigint NOT NULL DEFAULT 0,
+  number      integer NOT NULL,
+  outcome     text NOT NULL,
+  error       text,
+  fingerprint text,
+  duration    double precision,
+  worker      text NOT NULL,
+  ended_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: attempt_message
+-- Finds the attempts of a message.
+CREATE INDEX {attempt_message} ON {attempt} (consumer, origin, message_id);
+
+-- name: minute
+-- Counters per worker and minute. A row shared by workers would make them wait for each other.
+CREATE TABLE {minute} (
+  consumer    text COLLATE "C" NOT NULL,
+  minute      timestamptz NOT NULL,
+  worker      text NOT NULL,
+  received    bigint NOT NULL DEFAULT 0,
+  done        bigint NOT NULL DEFAULT 0,
+  duplicate   bigint NOT NULL DEFAULT 0,
+  failed      bigint NOT NULL DEFAULT 0,
+  parked      bigint NOT NULL DEFAULT 0,
+  stored      bigint NOT NULL DEFAULT 0,
+  dead        bigint NOT NULL DEFAULT 0,
+  quarantined bigint NOT NULL DEFAULT 0,
+  ignored     bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (consumer, minute, worker)
+);
+
+-- name: consumer
+-- One row per consumer whose records have been purged: nothing older than the watermark can be
+-- told from a duplicate.
+CREATE TABLE {consumer} (
+  consumer      text COLLATE "C" PRIMARY KEY,
+  purged_before timestamptz NOT NULL
+);
+
+-- name: claim
+-- Claims a batch in one round trip. Every statement of a VOLATILE function has a snapshot of its
+-- own: what the insert may have waited for (the other bytes, the waiting key, the watermark) is
+-- read in later statements. The plan of a claim made on an empty table must not scan a full one,
+-- hence enable_seqscan = off.
+-- answers: a letter per message. n: new. w: new, its key waits. r: new, its key has ready messages.
+-- d: duplicate. x: duplicate with other bytes. l: new, but below the watermark.
+-- i alone: refused, because the transaction's snapshot may be older than the answer.
+CREATE FUNCTION {claim}(
+  p_consumer text, p_locks bigint[], p_origins text[], p_ids text[], p_types text[],
+  p_versions integer[], p_keys text[], p_payloads bytea[], p_hashes bytea[], p_headers text[],
+  p_sources text[], p_coordinates text[], p_occurred timestamptz[], p_minted timestamptz[],
+  p_timeout text, p_any_snapshot boolean,
+  OUT answers text, OUT seqs bigint[], OUT xid text
+) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $claim$
+DECLARE
+  waiting text[];
+  unfinished text[];
+  watermark timestamptz;
+BEGIN
+  IF NOT p_any_snapshot AND current_setting('transaction_isolation') <> 'read committed' THEN
+    answers := 'i';
+    RETURN;
+  END IF;
+
+  -- A worker that was stopped and wakes up later must find its transaction gone.
+  IF p_timeout IS NOT NULL THEN
+    PERFORM set_config(
+      CASE WHEN current_setting('server_version_num')::int >= 170000
+           THEN 'transaction_timeout' ELSE 'idle_in_transaction_session_timeout' END,
+      p_timeout, true);
+  END IF;
+
+  -- The locks come sorted, and before any number is drawn.
+  PERFORM pg_advisory_xact_lock(l) FROM unnest(p_locks) AS l;
+
+  -- Numbers are drawn in arrival order; rows are inserted in id order, so that two batches with
+  -- the same ids wait for each other instead of deadlocking.
+  WITH arrived AS MATERIALIZED (
+    SELECT nextval('{seq}') AS seq, a.*
+    FROM unnest(p_origins, p_ids, p_types, p_versions, p_keys, p_payloads, p_hashes, p_headers,
+                p_sources, p_coordinates, p_occurred, p_minted)
+      WITH ORDINALITY AS a (origin, id, type, version, key, payload, hash, headers,
+                            source, coordinates, occurred, minted, n)
+  ), inserted AS (
+    INSERT INTO {inbox} (consumer, origin, message_id, seq, type, version, key, payload,
+                         content_hash, headers, source, coordinates, occurred_at, minted_at)
+    SELECT p_consumer, origin, id, seq, type, version, key, payload,
+           hash, headers::json, source, coordinates, occurred, minted
+    FROM arrived
+    ORDER BY origin COLLATE "C", id COLLATE "C"
+    ON CONFLICT (consumer, origin, message_id) DO NOTHING
+    RETURNING {inbox}.seq
+  )
+  SELECT array_agg(i.seq ORDER BY a.n) INTO seqs
+  FROM arrived a LEFT JOIN inserted i ON i.seq = a.seq;
+
+  xid := pg_current_xact_id()::text;
+
+  IF cardinality(p_locks) > 0 THEN
+    SELECT array_agg(s.key) FILTER (WHERE s.waits), array_agg(s.key) INTO waiting, unfinished
+    FROM (
+      SELECT u.key, bool_or(u.waits) AS waits
+      FROM (
+        SELECT p.key, p.available_at IS NOT NULL AS waits
+        FROM {pending} p WHERE p.consumer = p_consumer AND p.key = ANY (p_keys)
+        UNION ALL
+        SELECT d.key, true
+        FROM {dead} d WHERE d.consumer = p_consumer AND d.parks AND d.key = ANY (p_keys)
+      ) u GROUP BY u.key
+    ) s;
+  END IF;
+
+  SELECT c.purged_before INTO watermark FROM {consumer} c WHERE c.consumer = p_consumer;
+
+  SELECT string_agg(
+    CASE
+      WHEN m.seq IS NULL THEN
+        CASE WHEN (SELECT i.content_hash <> m.hash FROM {inbox} i
+                   WHERE i.consumer = p_consumer AND i.origin = m.origin AND i.message_id = m.id)
+             THEN 'x' ELSE 'd' END
+      WHEN m.minted < watermark THEN 'l'
+      WHEN m.key = ANY (waiting) THEN 'w'
+      WHEN m.key = ANY (unfinished) THEN 'r'
+      ELSE 'n'
+    END, '' ORDER BY m.n) INTO answers
+  FROM unnest(seqs, p_origins, p_ids, p_keys, p_hashes, p_minted)
+    WITH ORDINALITY AS m (seq, origin, id, key, hash, minted, n);
+END
+$claim$;
+
+-- name: message
+-- One row per message, with its state, for people and reporting tools.
+CREATE VIEW {message} AS
+SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.source, i.coordinates,
+       i.occurred_at, i.received_at,
+       CASE WHEN p.seq IS NOT NULL THEN 'pending' ELSE coalesce(d.state, 'done') END AS state,
+       d.reason,
+       coalesce(p.attempts, d.attempts, (
+         SELECT max(a.number) FROM {attempt} a
+         WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
+       ), 1) AS attempts,
+       CASE WHEN p.seq IS NULL AND d.seq IS NULL THEN coalesce((
+         SELECT max(a.ended_at) FROM {attempt} a
+         WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
+       ), i.received_at) END AS processed_at,
+       coalesce(p.last_error, d.error) AS last_error
+FROM {inbox} i
+LEFT JOIN {pending} p ON p.consumer = i.consumer AND p.seq = i.seq
+LEFT JOIN {dead} d ON d.consumer = i.consumer AND d.seq = i.seq;

@@ -1,0 +1,214 @@
+"""The store on SQLite: the write lock is held from the start, so reading first is safe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+import msgspec
+
+from oncebox.message import headers_json
+from oncebox.store import migrations as steps
+from oncebox.store import rows
+from oncebox.store.contract import Answer, Arrival, Claims, Connection, Entry, Steps
+from oncebox.store.names import Names
+from oncebox.store.statements import migrations, statements
+
+PARKED = 2**63 - 1
+"""Infinity, as the largest integer."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MINUTE = 60_000_000
+
+
+def microseconds(time: datetime | None) -> int | None:
+    """An instant as SQLite keeps it."""
+    return None if time is None else (time - _EPOCH) // _MICROSECOND
+
+
+class SqliteStore:
+    """SQLite 3.37 and newer. BEGIN IMMEDIATE stands for all locks."""
+
+    dialect = "sqlite"
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.scope = names.prefix
+        self.migrations = migrations(self.dialect, names)
+        self._sql = statements(self.dialect, names)
+
+    def claim(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        *,
+        ordered: bool = True,
+        keep_payload: bool = True,
+        timeout: float | None = None,
+        any_snapshot: bool = True,
+    ) -> Steps[Claims]:
+        # Where the caller opened the transaction it may only have read until now.
+        yield from connection.execute(self._sql["take_write_lock"], {})
+        known = yield from self._known(connection, consumer, arrivals)
+        seqs = yield from self._insert(connection, consumer, arrivals, known, keep_payload)
+        waiting = (yield from self._waiting(connection, consumer, arrivals)) if ordered else {}
+        mark = yield from connection.fetch(self._sql["watermark"], {"consumer": consumer})
+        watermark = mark[0][0] if mark else None
+        answers = "".join(
+            _answer(arrival, seq, known.get(n), waiting, watermark)
+            for n, (arrival, seq) in enumerate(zip(arrivals, seqs, strict=True))
+        )
+        if ordered:  # a unit of work, which is guarded, and not a caller's own transaction
+            yield from connection.execute(self._sql["probe"], {})
+        return Claims(answers, seqs)
+
+    def _known(
+        self, connection: Connection, consumer: str, arrivals: Sequence[Arrival]
+    ) -> Steps[dict[int, bytes | None]]:
+        pairs = _json([(a.message.origin, a.message.id) for a in arrivals])
+        params = {"consumer": consumer, "messages": pairs}
+        found = yield from connection.fetch(self._sql["known"], params)
+        return {row[0]: row[1] for row in found}
+
+    def _insert(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        known: dict[int, bytes | None],
+        keep_payload: bool,
+    ) -> Steps[list[int | None]]:
+        seqs: list[int | None] = [None] * len(arrivals)
+        new = [n for n in range(len(arrivals)) if n not in known]
+        if not new:
+            return seqs
+        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(new)})
+        for seq, n in enumerate(new, start=drawn[0][0] - len(new) + 1):
+            seqs[n] = seq
+        now = _now()
+        inserted = [
+            _inbox_row(consumer, seqs[n], arrivals[n], now, keep_payload=keep_payload) for n in new
+        ]
+        yield from connection.execute_many(self._sql["insert"], inserted)
+        return seqs
+
+    def _waiting(
+        self, connection: Connection, consumer: str, arrivals: Sequence[Arrival]
+    ) -> Steps[dict[str, bool]]:
+        keys = {a.message.key for a in arrivals if a.message.key is not None}
+        if not keys:
+            return {}
+        params = {"consumer": consumer, "keys": _json(sorted(keys))}
+        found = yield from connection.fetch(self._sql["waiting"], params)
+        return {row[0]: bool(row[1]) for row in found}
+
+    def unclaim(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
+        new = [{"seq": seq} for seq in claims.seqs if seq is not None]
+        yield from connection.execute_many(self._sql["unclaim"], new)
+
+    def record(
+        self, connection: Connection, consumer: str, worker: str, entries: Sequence[Entry]
+    ) -> Steps[None]:
+        now = _now()
+        context = {"consumer": consumer, "worker": worker, "ended_at": now, "died_at": now}
+        for name, table in (
+            ("store_pending", rows.pending_rows(entries)),
+            ("store_dead", rows.dead_rows(entries)),
+            ("store_attempts", rows.attempt_rows(entries)),
+        ):
+            if table:
+                bound = [_bound({**context, **row}, now) for row in table]
+                yield from connection.execute_many(self._sql[name], bound)
+        minute = {"minute": now - now % _MINUTE, **context, **rows.counters(entries)}
+        yield from connection.execute(self._sql["count"], minute)
+
+    def guard(self, claims: Claims) -> tuple[str, Mapping[str, Any]]:
+        return self._sql["guard"], {}
+
+    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
+        meta = {"meta": f"{self.names.prefix}meta"}
+        there = yield from connection.fetch(self._sql["has_meta"], meta)
+        if not there[0][0]:
+            return None
+        found = yield from connection.fetch(self._sql["read_meta"], {})
+        return (found[0][0], found[0][1]) if found else None
+
+    def migrate(self, connection: Connection) -> Steps[list[str]]:
+        yield from connection.execute(self._sql["create_meta"], {})
+        return (yield from steps.bring_up_to_date(self, connection, self._sql))
+
+    def script(self) -> str:
+        return steps.script(self.migrations)
+
+
+def _answer(
+    arrival: Arrival,
+    seq: int | None,
+    known_hash: bytes | None,
+    waiting: dict[str, bool],
+    watermark: int | None,
+) -> str:
+    message = arrival.message
+    if seq is None:
+        hashes = (known_hash, message.content_hash)
+        differs = None not in hashes and hashes[0] != hashes[1]
+        return Answer.other_bytes if differs else Answer.duplicate
+    minted = microseconds(message.minted_at)
+    if watermark is not None and minted is not None and minted < watermark:
+        return Answer.too_late
+    if message.key is None or message.key not in waiting:
+        return Answer.new
+    return Answer.waits if waiting[message.key] else Answer.queued
+
+
+def _inbox_row(
+    consumer: str, seq: int | None, arrival: Arrival, now: int, *, keep_payload: bool
+) -> rows.Row:
+    message, delivery = arrival.message, arrival.delivery
+    return {
+        "seq": seq,
+        "consumer": consumer,
+        "origin": message.origin,
+        "message_id": message.id,
+        "type": message.type,
+        "version": message.version,
+        "key": message.key,
+        "payload": message.payload if keep_payload else None,
+        "content_hash": message.content_hash,
+        "headers": headers_json(message.headers),
+        "source": delivery.source,
+        "coordinates": delivery.coordinates,
+        "occurred_at": microseconds(message.occurred_at),
+        "minted_at": microseconds(message.minted_at),
+        "received_at": now,
+    }
+
+
+def _bound(row: rows.Row, now: int) -> rows.Row:
+    """A row with its times as integers."""
+    if "occurred_at" in row:
+        row["occurred_at"] = microseconds(row["occurred_at"])
+    if "delay" in row:
+        delay = row.pop("delay")
+        parked = PARKED if delay == inf else None
+        row["available_at"] = parked if delay in (None, inf) else now + round(delay * 1_000_000)
+    return row
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,80 @@
+"""Statements: the named, described SQL of the .sql files beside this module."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from oncebox.store.names import Names
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_SERVES = re.compile(r"^-- serves: (\d+)\n", re.MULTILINE)
+_MADE = re.compile(r'CREATE (TABLE|SEQUENCE|VIEW|FUNCTION) ((?:"\w+"\.)?"\w+")')
+_COMMENT = re.compile(r"^--[^\n]*\n", re.MULTILINE)
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One statement, with the comment that describes it."""
+
+    name: str
+    text: str
+
+    @property
+    def sql(self) -> str:
+        """What is executed: no leading comment, no final semicolon."""
+        return _COMMENT.sub("", self.text, count=0).strip().removesuffix(";")
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of the schema's history."""
+
+    version: int
+    name: str
+    serves: int
+    """The oldest version that code must know to work with the schema after this step."""
+    statements: list[Statement]
+
+    def made(self) -> list[tuple[str, str]]:
+        """Kind and name of everything that this step creates besides indexes, the newest first."""
+        found = (_MADE.match(statement.sql) for statement in self.statements)
+        return [(match[1], match[2]) for match in found if match][::-1]
+
+
+@cache
+def _read(dialect: str, file: str) -> str:
+    return files("oncebox.store").joinpath(dialect, file).read_text("utf-8")
+
+
+def _split(text: str, names: Names) -> list[Statement]:
+    parts = _NAME.split(text)[1:]
+    return [
+        Statement(name, names.fill(body).strip())
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def statements(dialect: str, names: Names) -> dict[str, str]:
+    """The statements of a dialect, ready to execute."""
+    return {s.name: s.sql for s in _split(_read(dialect, "statements.sql"), names)}
+
+
+def migrations(dialect: str, names: Names) -> list[Migration]:
+    """The schema's history, oldest first."""
+    folder = files("oncebox.store").joinpath(dialect)
+    found = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdecimal())
+    return [_migration(dialect, file, names) for file in found]
+
+
+def _migration(dialect: str, file: str, names: Names) -> Migration:
+    text = _read(dialect, file)
+    serves = _SERVES.search(text)
+    assert serves, f"{file} does not say which code it serves"
+    return Migration(
+        version=int(file[:4]),
+        name=file.removesuffix(".sql"),
+        serves=int(serves[1]),
+        statements=_split(text, names),
+    )

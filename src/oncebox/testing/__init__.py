@@ -1,0 +1,118 @@
+"""Testing: deliver messages to an inbox in a test, on real SQL, and look at what became of them.
+
+from oncebox.testing import deliver, event
+
+outcomes = deliver(inbox, event("order.confirmed", {"id": "o-1"}), copies=3, seed=7)
+assert_kinds(outcomes, done=1, duplicate=2)
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from oncebox.inbox import Inbox
+from oncebox.message import Delivery
+from oncebox.outcome import Kind, Outcome
+
+
+def event(
+    type: str,
+    data: Any = None,
+    *,
+    id: str | None = None,
+    key: str | None = None,
+    source: str = "test",
+    **attributes: Any,
+) -> Delivery:
+    """A CloudEvent as it would arrive, with a random id if none is given."""
+    envelope = {
+        "specversion": "1.0",
+        "id": id or str(uuid4()),
+        "source": source,
+        "type": type,
+        "data": data,
+        **attributes,
+    }
+    headers = {"content-type": "application/cloudevents+json"}
+    return Delivery(msgspec.json.encode(envelope), headers=headers, key=key)
+
+
+def deliver(
+    inbox: Inbox,
+    *deliveries: Delivery,
+    copies: int = 1,
+    batch: int = 100,
+    seed: int | None = None,
+) -> list[Outcome]:
+    """Process deliveries as a broker might bring them: in batches, repeated, reordered.
+
+    Every delivery comes `copies` times. With a seed they are mixed; deliveries of one broker key
+    keep the order of their first copies, as they do in a partition.
+    """
+    outcomes: list[Outcome] = []
+    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
+        outcomes += inbox.process(chunk)
+    return outcomes
+
+
+async def adeliver(
+    inbox: Inbox,
+    *deliveries: Delivery,
+    copies: int = 1,
+    batch: int = 100,
+    seed: int | None = None,
+) -> list[Outcome]:
+    """See deliver()."""
+    outcomes: list[Outcome] = []
+    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
+        outcomes += await inbox.aprocess(chunk)
+    return outcomes
+
+
+def disturbed(
+    deliveries: Sequence[Delivery], *, copies: int = 1, seed: int | None = None
+) -> list[Delivery]:
+    """Deliveries repeated and, with a seed, mixed; the same seed gives the same mix."""
+    if seed is None:
+        return [delivery for delivery in deliveries for _ in range(copies)]
+    chance = random.Random(seed)
+    mixed = list(_interleaved(deliveries, chance))
+    # A copy comes anywhere after the original: so does a broker that delivers again.
+    for delivery in deliveries:
+        for _ in range(copies - 1):
+            first = next(n for n, other in enumerate(mixed) if other is delivery)
+            mixed.insert(chance.randint(first + 1, len(mixed)), delivery)
+    return mixed
+
+
+def assert_kinds(outcomes: Sequence[Outcome], **expected: int) -> None:
+    """Assert how many outcomes there are of each kind: `assert_kinds(outcomes, done=2, dead=1)`."""
+    unknown = expected.keys() - {kind.value for kind in Kind}
+    assert not unknown, f"no such kinds of outcome: {', '.join(sorted(unknown))}"
+    counts = Counter(outcome.kind.value for outcome in outcomes)
+    found = {kind: count for kind, count in counts.items() if count}
+    wanted = {kind: count for kind, count in expected.items() if count}
+    errors = [f"{o.kind}: {o.error!r}" for o in outcomes if o.error is not None]
+    assert found == wanted, "\n".join([f"expected {wanted}, got {found}", *errors])
+
+
+def _interleaved(deliveries: Sequence[Delivery], chance: random.Random) -> Iterator[Delivery]:
+    lines: dict[Any, deque[Delivery]] = defaultdict(deque)
+    for number, delivery in enumerate(deliveries):
+        lines[number if delivery.key is None else delivery.key].append(delivery)
+    waiting = list(lines.values())
+    while waiting:
+        line = chance.choice(waiting)
+        yield line.popleft()
+        waiting = [line for line in waiting if line]
+
+
+def _batches(deliveries: Sequence[Delivery], size: int) -> Iterator[Sequence[Delivery]]:
+    for start in range(0, len(deliveries), size):
+        yield deliveries[start : start + size]

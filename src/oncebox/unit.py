@@ -1,0 +1,152 @@
+"""The unit of work: claim, handle, record and commit a batch of messages in one transaction.
+
+Written once, without I/O and without colour: it yields calls, and a runner performs them.
+What it raises, nothing of it was committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from oncebox.database import faults
+from oncebox.database.contract import Work
+from oncebox.errors import GuardFailed, TransactionLost
+from oncebox.ordering import runs
+from oncebox.outcome import Outcome
+from oncebox.plan import Item, Plan
+from oncebox.store.contract import Steps, Store
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """What every unit of work of an inbox has in common."""
+
+    consumer: str
+    store: Store
+    transaction: Callable[..., Any]
+    """What handlers get: Transaction or AsyncTransaction."""
+    keep_payload: bool
+    timeout: float
+    """Seconds after which the database ends a transaction that was left behind."""
+
+
+class CannotCommit(Exception):
+    """The handlers ran, but their work cannot be committed: one of the messages is at fault."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a chunk was rolled back."""
+
+    error: Exception
+    ran: Sequence[Item]
+    """What ran before the call that raised."""
+    culprit: Item | None
+    """The message at fault, where that is certain."""
+
+
+def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outcome]]:
+    """Claim, run, record, commit. The outcomes are true once this returns."""
+    yield from work.begin()
+    claims = yield from unit.store.claim(
+        work,
+        unit.consumer,
+        plan.arrivals,
+        keep_payload=unit.keep_payload,
+        timeout=unit.timeout,
+    )
+    runnable = plan.decide(claims)
+    yield from run_all(unit, work, plan, runnable)
+    try:
+        yield from unit.store.record(work, unit.consumer, worker, plan.entries)
+        yield from work.commit(*unit.store.guard(claims))
+    except Exception as error:
+        if not runnable or _ends_unit(work, error):
+            raise
+        raise CannotCommit from error
+    return plan.outcomes
+
+
+def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item]) -> Steps[None]:
+    """Run the handlers, all at once if all goes well.
+
+    When something fails, the work goes back to a savepoint. If the culprit is not certain the
+    messages are halved until it is alone; the later messages of its key are parked, the others
+    run again.
+    """
+    started = time.monotonic()
+    chunks = [runnable]
+    while chunks:
+        chunk = plan.unheld(chunks.pop())
+        if plan.has_failures and time.monotonic() - started > unit.timeout / 2:
+            for item in chunk:  # no time left to find out who is well: each gets a run of its own
+                plan.store(item)
+            continue
+        began = time.monotonic()
+        failure = yield from attempt(unit, work, chunk)
+        if failure is None:
+            plan.done(chunk)
+        elif failure.culprit is not None or len(chunk) == 1:
+            culprit = failure.culprit or chunk[0]
+            plan.fail(culprit, failure.error, time.monotonic() - began)
+            ran = set(failure.ran)
+            chunks.append([item for item in chunk if item not in ran and item is not culprit])
+            chunks.append([item for item in chunk if item in ran])
+        else:
+            middle = len(chunk) // 2
+            chunks += [chunk[middle:], chunk[:middle]]
+
+
+def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
+    """Run the handlers of a chunk on top of a savepoint; on a failure, go back to it."""
+    if not chunk:
+        return None
+    ran: list[Item] = []
+    call: list[Item] = []
+    yield from work.enter_savepoint()
+    try:
+        for call in runs(chunk, _key, _list_of):
+            yield from invoke(unit, work, call)
+            ran += call
+        call = []
+        yield from work.release_savepoint()
+    except Exception as error:
+        if _ends_unit(work, error):
+            raise
+        certain = yield from work.rollback_to_savepoint(error)
+        return Failure(error, ran, call[0] if certain and len(call) == 1 else None)
+    return None
+
+
+def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
+    """Call the handler of one message, or the batch handler of several."""
+    route = call[0].route
+    assert route is not None
+    handler = route.handler
+    payload = [item.payload() for item in call] if handler.batch else call[0].payload()
+    if not handler.takes_tx:
+        yield partial(handler.function, payload)
+    else:
+        tx = unit.transaction(work, None if handler.batch else call[0].message)
+        yield partial(handler.function, payload, tx)
+        tx._end()
+    yield from work.after_handler()
+
+
+def _ends_unit(work: Work, error: Exception) -> bool:
+    """Whether the whole unit has to be rolled back, whoever is at fault."""
+    if isinstance(error, TransactionLost | GuardFailed):
+        return True
+    return faults.needs_rerun(error) or work.is_lost(error)
+
+
+def _key(item: Item) -> str | None:
+    return item.key
+
+
+def _list_of(item: Item) -> object:
+    assert item.route is not None
+    return item.route.handler if item.route.handler.batch else None

@@ -1,0 +1,84 @@
+"""Databases for the tests, and a table at the end that says what they were."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services import Service, Unavailable, skip_or_fail
+from services import postgres as postgresql
+
+SERVICES = pytest.StashKey[set[Service]]()
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[postgresql.Postgres]:
+    """One PostgreSQL server for all tests of this process."""
+    try:
+        server = postgresql.start()
+    except Unavailable as reason:
+        report(pytestconfig, Service("postgres", "none", str(reason), "skipped"))
+        skip_or_fail("postgres", reason)
+    report(pytestconfig, Service("postgres", server.version, server.origin, "real"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres: postgresql.Postgres) -> Iterator[str]:
+    """The address of an empty PostgreSQL database of this test's own."""
+    url = postgres.create_database()
+    yield url
+    postgres.heal()
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, pytestconfig: pytest.Config) -> str:
+    """The address of a SQLite database of this test's own, not created yet."""
+    report(pytestconfig, Service("sqlite", sqlite3.sqlite_version, "standard library", "real"))
+    return f"sqlite:///{tmp_path}/inbox.db"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SERVICES] = set()
+
+
+def report(config: pytest.Config, service: Service) -> None:
+    """Note a service for the table."""
+    config.stash[SERVICES].add(service)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand a worker's notes to the process that prints the table."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["services"] = [astuple(service) for service in session.config.stash[SERVICES]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the notes of a worker that ends; one that died has left none."""
+    for values in getattr(node, "workeroutput", {}).get("services", []):
+        report(node.config, Service(*values))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what the tests ran against."""
+    rows = sorted(astuple(service) for service in config.stash[SERVICES])
+    if rows:
+        terminalreporter.section("services")
+        print_table(terminalreporter, [("service", "version", "origin", "fidelity"), *rows])
+
+
+def print_table(reporter: pytest.TerminalReporter, rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        reporter.write_line("  ".join(cells).rstrip())
