@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import worlds
 
 from services import Service, Unavailable, skip_or_fail
 from services import postgres as postgresql
@@ -41,6 +42,23 @@ def sqlite_url(tmp_path: Path, pytestconfig: pytest.Config) -> str:
     """The address of a SQLite database of this test's own, not created yet."""
     report(pytestconfig, Service("sqlite", sqlite3.sqlite_version, "standard library", "real"))
     return f"sqlite:///{tmp_path}/inbox.db"
+
+
+@pytest.fixture(params=worlds.ALL)
+def world(request: pytest.FixtureRequest) -> Iterator[worlds.World]:
+    """Each adapter in turn, on an empty database. Narrow it with `@only(...)`."""
+    yield from worlds.make_world(request.param, request)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Remove the worlds that a test marked with `only` does not concern."""
+    items[:] = [item for item in items if _concerned(item)]
+
+
+def _concerned(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("only")
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return marker is None or "world" not in params or params["world"] in marker.args[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -160,7 +160,7 @@ class Plan:
         elif self._failed is not None:
             self.fail(item, self._failed)
         elif self._alone:
-            self.store(item)
+            self.store([item])
         else:
             return True
         return False
@@ -183,8 +183,14 @@ class Plan:
             self._settle(item, Kind.done)
 
     def fail(self, item: Item, error: BaseException, duration: float | None = None) -> None:
-        """Its handler raised: another attempt later, or a dead letter. Either may hold its key."""
+        """Its handler raised: another attempt later, or a dead letter. Either may hold its key.
+
+        If its key is held by now, it only waits: what it ran on has not happened.
+        """
         assert item.route is not None
+        if item.key in self._held:
+            self._settle(item, Kind.parked)
+            return
         delay = item.route.handler.retry.delay(1, error, self._chance())
         if delay is None:
             reason = Reason.rejected if isinstance(error, Reject) else Reason.out_of_attempts
@@ -195,9 +201,10 @@ class Plan:
                 item, Kind.failed, error=error, attempts=1, retry_in=delay, duration=duration
             )
 
-    def store(self, item: Item) -> None:
-        """Not run now: stored to be run by itself."""
-        self._settle(item, Kind.stored, ready=True)
+    def store(self, items: Sequence[Item]) -> None:
+        """Not run now: stored to be run one by one."""
+        for item in items:
+            self._settle(item, Kind.stored, ready=True)
 
     @property
     def has_failures(self) -> bool:

@@ -85,6 +85,8 @@ class Process(msgspec.Struct, frozen=True):
             ) from error
         try:
             outcomes = yield from perform(self.unit, work, self.worker, plan)
+        except GeneratorExit:  # nobody performs our calls any more
+            raise
         except BaseException as error:
             lost = work.is_lost(error)
             yield from self._give_up(work)

@@ -15,7 +15,7 @@ import msgspec
 
 from oncebox.database import faults
 from oncebox.database.contract import Work
-from oncebox.errors import GuardFailed, TransactionLost
+from oncebox.errors import GuardFailed, SwallowedError, TransactionLost
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
@@ -42,10 +42,11 @@ class Failure(msgspec.Struct, frozen=True):
     """Why a chunk was rolled back."""
 
     error: Exception
-    ran: Sequence[Item]
-    """What ran before the call that raised."""
     culprit: Item | None
     """The message at fault, where that is certain."""
+    ran: Sequence[Item]
+    """What ran before the call that raised."""
+    duration: float
 
 
 def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outcome]]:
@@ -78,32 +79,36 @@ def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item]) -> Steps[N
     run again.
     """
     started = time.monotonic()
-    chunks = [runnable]
-    while chunks:
-        chunk = plan.unheld(chunks.pop())
-        if plan.has_failures and time.monotonic() - started > unit.timeout / 2:
-            for item in chunk:  # no time left to find out who is well: each gets a run of its own
-                plan.store(item)
+    todo: list[list[Item] | Failure] = [runnable]
+    while todo:
+        chunk = todo.pop()
+        if isinstance(chunk, Failure):
+            plan.fail(chunk.culprit, chunk.error, chunk.duration)  # type: ignore[arg-type]
             continue
-        began = time.monotonic()
+        chunk = plan.unheld(chunk)
+        if plan.has_failures and time.monotonic() - started > unit.timeout / 2:
+            plan.store(chunk)  # no time left to find out who is well: each gets a run of its own
+            continue
         failure = yield from attempt(unit, work, chunk)
         if failure is None:
             plan.done(chunk)
-        elif failure.culprit is not None or len(chunk) == 1:
-            culprit = failure.culprit or chunk[0]
-            plan.fail(culprit, failure.error, time.monotonic() - began)
+        elif failure.culprit is not None:
+            # What ran before it runs again first, so that a key's messages stay in order.
+            others = [item for item in chunk if item is not failure.culprit]
             ran = set(failure.ran)
-            chunks.append([item for item in chunk if item not in ran and item is not culprit])
-            chunks.append([item for item in chunk if item in ran])
+            todo.append([item for item in others if item not in ran])
+            todo.append(failure)
+            todo.append([item for item in others if item in ran])
         else:
             middle = len(chunk) // 2
-            chunks += [chunk[middle:], chunk[:middle]]
+            todo += [chunk[middle:], chunk[:middle]]
 
 
 def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
     """Run the handlers of a chunk on top of a savepoint; on a failure, go back to it."""
     if not chunk:
         return None
+    began = time.monotonic()
     ran: list[Item] = []
     call: list[Item] = []
     yield from work.enter_savepoint()
@@ -117,7 +122,12 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
         if _ends_unit(work, error):
             raise
         certain = yield from work.rollback_to_savepoint(error)
-        return Failure(error, ran, call[0] if certain and len(call) == 1 else None)
+        if faults.sqlstate(error) == faults.ABORTED:
+            # Somebody swallowed an error, and perhaps not the one whose statement was refused.
+            error, certain = SwallowedError(), False
+        suspects = call if certain and call else chunk
+        culprit = suspects[0] if len(suspects) == 1 else None
+        return Failure(error, culprit, ran, time.monotonic() - began)
     return None
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
-from django.db.utils import DatabaseError
 from django.utils.connection import ConnectionDoesNotExist
 
 from oncebox.database import faults
@@ -103,12 +102,8 @@ class DjangoWork:
         if len(self._savepoints) == 1:
             self._watch.close()
         savepoint, self._savepoints[-1] = self._savepoints[-1], None
-        try:
-            yield partial(savepoint.__exit__, None, None, None)
-        except DatabaseError as error:  # Django has rolled back to the savepoint by now
-            raise (
-                SwallowedError() if faults.sqlstate(error) == faults.ABORTED else error
-            ) from error
+        # Where this fails, Django rolls back to the savepoint before it raises.
+        yield partial(savepoint.__exit__, None, None, None)
         self._savepoints.pop()
 
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:

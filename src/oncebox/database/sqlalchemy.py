@@ -190,16 +190,9 @@ class SqlAlchemyWork:
         if len(self._nested) == 1:
             yield from self._close_session()
         self._ours = True
-        try:
-            yield self._nested[-1].commit
-            depth = len(self._nested) - 1
-            yield partial(
-                self.connection.exec_driver_sql, f"RELEASE SAVEPOINT oncebox_work_{depth}"
-            )
-        except sqlalchemy.exc.DBAPIError as error:
-            raise (
-                SwallowedError() if faults.sqlstate(error) == faults.ABORTED else error
-            ) from error
+        yield self._nested[-1].commit
+        depth = len(self._nested) - 1
+        yield partial(self.connection.exec_driver_sql, f"RELEASE SAVEPOINT oncebox_work_{depth}")
         self._nested.pop()
         self._ours = len(self._nested) == 0
 
@@ -210,7 +203,7 @@ class SqlAlchemyWork:
         nested = self._nested.pop()
         if not self._root_is_alive():
             raise TransactionLost from error
-        if nested.is_active:
+        if self._sync.get_nested_transaction() is not None:
             yield nested.rollback
         depth = len(self._nested)
         for verb in ("ROLLBACK TO", "RELEASE"):

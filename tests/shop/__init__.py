@@ -1,0 +1,1 @@
+"""A Django application with the business tables of the tests."""
