@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from oncebox.database import faults
-from oncebox.database.parameters import for_handler, translate
+from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.errors import (
     ConfigurationError,
     NotInTransaction,
@@ -214,11 +214,7 @@ class DjangoWork:
 
 
 def _check_statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-    # Django's own savepoints pass here too.
-    if not sql.lstrip()[:9].upper().startswith(("SAVEPOINT", "RELEASE S", "ROLLBACK ")):
-        for_handler(sql, "qmark")
-    elif sql.strip().upper() == "ROLLBACK":
-        raise TransactionLost
+    check_driver_statement(sql)
     return execute(sql, params, many, context)
 
 

@@ -34,6 +34,9 @@ _FORBIDDEN = frozenset(
 )
 
 
+_SAVEPOINT_WORDS = ("savepoint", "release", "rollback to")
+
+
 class StatementError(OnceboxError):
     """this statement cannot be executed here"""
 
@@ -74,6 +77,16 @@ def translate(sql: str, style: Style) -> Translated:
         else:
             pieces.append(token.text.replace("%", "%%") if style in _PERCENT else token.text)
     return Translated("".join(pieces), _picker(names), frozenset(names), _forbidden_word(sql))
+
+
+def check_driver_statement(sql: str) -> None:
+    """Refuse what would end the transaction, for statements that go past tx.execute().
+
+    Savepoints pass, because ORMs and drivers make their own; ours are left alone.
+    """
+    word = translate(sql, "qmark").forbidden
+    if word is not None and (word not in _SAVEPOINT_WORDS or "oncebox" in sql.lower()):
+        for_handler(sql, "qmark")
 
 
 def for_handler(sql: str, style: Style) -> Translated:
@@ -131,18 +144,27 @@ def _comment_end(sql: str, position: int) -> int:
 
 def _forbidden_word(sql: str) -> str | None:
     """The first word of one of the statements in the text, if it is about transactions."""
-    first: str | None = None
-    for token in _tokens(sql):
-        if token.kind == "end":
-            first = None
-        elif token.kind == "word":
-            word = token.text.lower()
-            if first is None and word in _FORBIDDEN:
-                return word
-            if first in ("prepare", "set") and word == "transaction":
-                return f"{first} {word}"
-            first = word if first is None else ""
+    for words in _statements(sql):
+        first = words[0] if words else ""
+        if first == "rollback" and "to" in words[1:3]:
+            return "rollback to"
+        if first in _FORBIDDEN:
+            return first
+        if first in ("prepare", "set") and words[1:2] == ["transaction"]:
+            return f"{first} transaction"
     return None
+
+
+def _statements(sql: str) -> Iterator[list[str]]:
+    """The words of each statement in the text."""
+    words: list[str] = []
+    for token in _tokens(sql):
+        if token.kind == "word":
+            words.append(token.text.lower())
+        elif token.kind == "end":
+            yield words
+            words = []
+    yield words
 
 
 def _picker(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from oncebox.database import faults
-from oncebox.database.parameters import for_handler, translate
+from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.database.steps import entering, leaving
 from oncebox.errors import (
     ConfigurationError,
@@ -265,4 +265,4 @@ def _guarded(factory: type) -> type:
 
 def _check(query: Any) -> None:
     if isinstance(query, str | bytes):
-        for_handler(query if isinstance(query, str) else query.decode(), "qmark")
+        check_driver_statement(query if isinstance(query, str) else query.decode())

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import Session
 
 from oncebox.database import faults
-from oncebox.database.parameters import Style, for_handler, translate
+from oncebox.database.parameters import Style, check_driver_statement, for_handler, translate
 from oncebox.errors import (
     ConfigurationError,
     MissingExtra,
@@ -172,7 +172,7 @@ class SqlAlchemyWork:
 
     def _check_statement(self, _: Any, __: Any, statement: str, *___: Any) -> None:
         if not self._ours:
-            for_handler(statement, "qmark")
+            check_driver_statement(statement)
 
     def enter_savepoint(self) -> Steps[None]:
         # Ours outside, SQLAlchemy's inside: a failed flush or a handler's rollback() ends only the
