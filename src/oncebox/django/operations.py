@@ -9,6 +9,7 @@ from django.db.migrations.operations.base import Operation
 
 from oncebox.database.django import DIALECTS
 from oncebox.store import Names
+from oncebox.store.migrations import executed
 from oncebox.store.statements import Migration, migrations, statements
 
 
@@ -36,12 +37,8 @@ class ApplyMigration(Operation):
         names = _names()
         dialect = DIALECTS[schema_editor.connection.vendor]
         step = self._step(dialect, names)
-        sql = statements(dialect, names)
-        schema_editor.execute(sql["create_meta"], params=None)
-        for statement in step.statements:
-            schema_editor.execute(statement.sql, params=None)
-        schema_editor.execute(sql["clear_meta"], params=None)
-        schema_editor.execute(_written(sql["write_meta"], step), params=None)
+        for sql in executed([step], statements(dialect, names)):
+            schema_editor.execute(sql, params=None)
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
@@ -71,8 +68,3 @@ def _names() -> Names:
     return Names(
         getattr(settings, "ONCEBOX_PREFIX", "oncebox_"), getattr(settings, "ONCEBOX_SCHEMA", None)
     )
-
-
-def _written(sql: str, step: Migration) -> str:
-    """The statement with its two numbers in place: sqlmigrate cannot print parameters."""
-    return sql.replace(":version", str(step.version)).replace(":serves", str(step.serves))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from oncebox.errors import CodeTooOld, SchemaMissing
@@ -60,10 +60,18 @@ def check(history: list[Migration], found: tuple[int, int] | None) -> None:
         )
 
 
-def script(history: list[Migration]) -> str:
-    """All steps as one text for review, with their descriptions."""
-    parts = []
+def executed(history: list[Migration], sql: Mapping[str, str]) -> Iterator[str]:
+    """The statements of these steps without parameters, for reviews and other people's tools."""
+    yield sql["create_meta"]
     for migration in history:
-        parts.append(f"-- {migration.name}")
-        parts += [statement.text for statement in migration.statements]
-    return "\n\n".join(parts) + "\n"
+        yield from (statement.text for statement in migration.statements)
+    yield sql["clear_meta"]
+    newest = history[-1]
+    written = sql["write_meta"].replace(":version", str(newest.version))
+    yield written.replace(":serves", str(newest.serves))
+
+
+def script(history: list[Migration], sql: Mapping[str, str]) -> str:
+    """All steps as one text for review, with their descriptions."""
+    texts = (text.rstrip(";") + ";" for text in executed(history, sql))
+    return "\n\n".join(texts) + "\n"

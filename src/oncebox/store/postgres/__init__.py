@@ -110,4 +110,4 @@ class PostgresStore:
         return (yield from steps.bring_up_to_date(self, connection, self._sql))
 
     def script(self) -> str:
-        return steps.script(self.migrations)
+        return steps.script(self.migrations, self._sql)

@@ -149,7 +149,7 @@ class SqliteStore:
         return (yield from steps.bring_up_to_date(self, connection, self._sql))
 
     def script(self) -> str:
-        return steps.script(self.migrations)
+        return steps.script(self.migrations, self._sql)
 
 
 def _answer(

@@ -1,0 +1,335 @@
+"""claim(): the smallest way in, inside of the caller's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from oncebox import Inbox, Message
+from oncebox.errors import (
+    ConfigurationError,
+    ContentMismatch,
+    NotInTransaction,
+    SchemaMissing,
+    SnapshotRisk,
+    TooLate,
+    Unidentified,
+)
+from worlds import SQLALCHEMY, World, order, write_effect
+
+
+class Caller:
+    """A user's own connection in a user's own transaction, of either colour."""
+
+    def __init__(self, world: World, inbox: Inbox) -> None:
+        self.world = world
+        self.inbox = inbox
+        self.connection: Any = None
+
+    def claim(self, id: str, **properties: Any) -> bool:
+        if self.world.is_async:
+            return bool(self.world.run(self.inbox.aclaim(self.connection, id, **properties)))
+        return self.inbox.claim(self.connection, id, **properties)
+
+    def claim_many(self, messages: Any, **options: Any) -> list[bool]:
+        if self.world.is_async:
+            steps = self.inbox.aclaim_many(self.connection, messages, **options)
+            return list(self.world.run(steps))
+        return self.inbox.claim_many(self.connection, messages, **options)
+
+    def call(self, result: Any) -> Any:
+        return self.world.run(_awaited(result)) if self.world.is_async else result
+
+    def commit(self) -> None:
+        self._end("commit")
+
+    def rollback(self) -> None:
+        self._end("rollback")
+
+    def _end(self, how: str) -> None:
+        if self.world.name.startswith("django"):
+            getattr(self.connection, how)()
+            self.connection.in_atomic_block = True
+        else:
+            self.call(getattr(self.connection, how)())
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+@pytest.fixture
+def caller(world: World) -> Iterator[Caller]:
+    inbox = world.inbox()
+    caller = Caller(world, inbox)
+    yield from _connected(caller)
+
+
+def _connected(caller: Caller) -> Iterator[Caller]:
+    world = caller.world
+    if world.name.startswith("django"):
+        yield from _django(caller)
+        return
+    if world.name == "sqlite3":
+        caller.connection = sqlite3.connect(world.url.removeprefix("sqlite:///"))
+    elif world.name == "aiosqlite":
+        import aiosqlite
+
+        caller.connection = caller.call(aiosqlite.connect(world.url.removeprefix("sqlite:///")))
+    elif world.name in SQLALCHEMY:
+        caller.connection = caller.call(world.database().connect())
+        caller.call(caller.connection.begin())
+    elif world.is_async:
+        caller.connection = caller.call(psycopg.AsyncConnection.connect(world.url))
+    else:
+        caller.connection = psycopg.connect(world.url)
+    yield caller
+    caller.call(caller.connection.close())
+
+
+def _django(caller: Caller) -> Iterator[Caller]:
+    from django.db import connections, transaction
+
+    alias = caller.world.database().alias
+    caller.connection = connections[alias]
+    block = transaction.Atomic(alias, savepoint=False, durable=False)
+
+    def end(how: str) -> None:
+        error = RuntimeError() if how == "rollback" else None
+        block.__exit__(RuntimeError if error else None, error, None)
+        block.__enter__()
+
+    caller._end = end  # type: ignore[method-assign]
+    block.__enter__()
+    yield caller
+    block.__exit__(RuntimeError, RuntimeError(), None)
+
+
+def ids(world: World) -> list[str]:
+    return sorted(row[0] for row in world.query("SELECT message_id FROM oncebox_inbox"))
+
+
+def test_a_claim_is_new_once(caller: Caller) -> None:
+    assert caller.claim("a") is True
+    assert caller.claim("a") is False
+    caller.commit()
+    caller.world.name in SQLALCHEMY and caller.call(caller.connection.begin())
+    assert caller.claim("a") is False
+    assert ids(caller.world) == ["a"]
+
+
+def test_a_rollback_takes_the_claim_back(caller: Caller) -> None:
+    assert caller.claim("a") is True
+    caller.rollback()
+    caller.world.name in SQLALCHEMY and caller.call(caller.connection.begin())
+    assert caller.claim("a") is True
+
+
+def test_many_are_claimed_at_once(caller: Caller) -> None:
+    assert caller.claim("b") is True
+    assert caller.claim_many(["c", "b", "a", "c"]) == [True, False, True, False]
+    assert caller.claim_many([]) == []
+    other = Message("a", b"", origin="elsewhere", type="order", key="k")
+    assert caller.claim_many([other]) == [True]
+    caller.commit()
+    assert ids(caller.world) == ["a", "a", "b", "c"]
+
+
+def test_the_same_id_with_other_bytes_is_refused_and_stores_nothing(caller: Caller) -> None:
+    assert caller.claim("a", payload=b"one") is True
+    assert caller.claim("a", payload=b"one") is False
+    assert caller.claim("a") is False, "without a payload there is nothing to compare"
+    with pytest.raises(ContentMismatch, match="'a' of 'default' was claimed before"):
+        caller.claim("a", payload=b"two")
+    changed = Message("a", b"", content_hash=b"x" * 16)
+    with pytest.raises(ContentMismatch):
+        caller.claim_many([Message("new", b""), changed])
+    assert caller.claim("b") is True, "the transaction goes on"
+    caller.commit()
+    assert ids(caller.world) == ["a", "b"]
+
+
+def test_what_is_older_than_the_watermark_is_refused_and_stores_nothing(caller: Caller) -> None:
+    world, now = caller.world, datetime.now(UTC)
+    mark = now if world.is_postgres else int(now.timestamp() * 1_000_000)
+    statement = "INSERT INTO oncebox_consumer VALUES ('billing', %s)"
+    if world.name == "django-sqlite":  # whose transaction holds the write lock
+        caller.connection.cursor().execute(statement, [mark])
+    else:
+        world.execute(statement, mark)
+    with pytest.raises(TooLate, match="nothing was stored"):
+        caller.claim("old", minted_at=now - timedelta(days=1))
+    assert caller.claim("new", minted_at=now + timedelta(days=1)) is True
+    assert caller.claim("undated") is True
+    caller.commit()
+    assert ids(world) == ["new", "undated"]
+
+
+def test_ids_that_differ_in_case_or_spaces_are_different(caller: Caller) -> None:
+    assert caller.claim_many(["abc", "ABC", "abc ", "äbc"]) == [True] * 4
+    caller.commit()
+
+
+@pytest.mark.parametrize("id", ["", "x" * 256, "a\0b", "\ud800", None])
+def test_an_id_that_cannot_be_one_is_refused(caller: Caller, id: Any) -> None:
+    with pytest.raises(Unidentified):
+        caller.claim(id)
+
+
+def test_a_claim_without_tables_names_the_remedy(world: World) -> None:
+    inbox = world.inbox(migrate=False)
+    for caller in _connected(Caller(world, inbox)):
+        with pytest.raises(SchemaMissing, match=r"inbox\.migrate\(\)"):
+            caller.claim("a")
+        if not world.name.startswith("django"):
+            caller.rollback()
+
+
+def test_an_unknown_connection_is_refused(world: World) -> None:
+    caller = Caller(world, world.inbox())
+    caller.connection = object()
+    with pytest.raises(ConfigurationError, match="not object"):
+        caller.claim("a")
+
+
+# -- connections in autocommit mode, and snapshots ------------------------------------------------
+
+
+@pytest.mark.only(("psycopg", "psycopg-async"))
+def test_psycopg_in_autocommit_mode_is_refused(caller: Caller) -> None:
+    caller.call(caller.connection.set_autocommit(True)) if caller.world.is_async else setattr(
+        caller.connection, "autocommit", True
+    )
+    with pytest.raises(NotInTransaction):
+        caller.claim("a")
+    assert ids(caller.world) == []
+
+
+@pytest.mark.only(("psycopg",))
+def test_psycopg_in_a_transaction_block_is_accepted_in_autocommit_mode(caller: Caller) -> None:
+    caller.connection.autocommit = True
+    with caller.connection.transaction():
+        assert caller.claim("a") is True
+    with caller.connection.pipeline():
+        caller.connection.execute("SELECT 1")
+        with pytest.raises(NotInTransaction):
+            caller.claim("b")
+    assert ids(caller.world) == ["a"]
+
+
+@pytest.mark.only(("sqlite3",))
+@pytest.mark.parametrize("options", [{"isolation_level": None}, {"autocommit": True}])
+def test_sqlite_in_autocommit_mode_is_refused(world: World, options: dict[str, Any]) -> None:
+    inbox = world.inbox()
+    try:
+        connection = sqlite3.connect(world.url.removeprefix("sqlite:///"), **options)
+    except TypeError:
+        pytest.skip("new in Python 3.12")
+    with pytest.raises(NotInTransaction):
+        inbox.claim(connection, "a")
+    connection.execute("BEGIN")
+    assert inbox.claim(connection, "a") is True
+    connection.close()
+
+
+@pytest.mark.only(SQLALCHEMY)
+def test_sqlalchemy_in_autocommit_mode_is_refused(world: World) -> None:
+    inbox = world.inbox()
+    caller = Caller(world, inbox)
+    engine = world.database().execution_options(isolation_level="AUTOCOMMIT")
+    caller.connection = caller.call(engine.connect())
+    caller.call(caller.connection.begin())
+    with pytest.raises(NotInTransaction):
+        caller.claim("a")
+    caller.call(caller.connection.close())
+    caller.connection = caller.call(world.database().connect())
+    with pytest.raises(NotInTransaction, match=r"connection\.begin"):
+        caller.claim("a")
+    caller.call(caller.connection.close())
+    assert ids(world) == []
+
+
+@pytest.mark.only(("django-postgres", "django-sqlite"))
+def test_django_outside_of_atomic_is_refused(world: World) -> None:
+    inbox = world.inbox()
+    from django.db import connections
+
+    with pytest.raises(NotInTransaction, match=r"transaction\.atomic"):
+        inbox.claim(connections[world.database().alias], "a")
+
+
+@pytest.mark.only(SQLALCHEMY)
+def test_a_session_is_a_connection_too(world: World) -> None:
+    inbox = world.inbox()
+
+    async def asynchronous() -> list[bool]:
+        async with AsyncSession(world.database()) as session, session.begin():
+            await session.execute(text("SELECT 1"))
+            return [await inbox.aclaim(session, "a"), await inbox.aclaim(session, "a")]
+
+    if world.is_async:
+        assert world.run(asynchronous()) == [True, False]
+    else:
+        with Session(world.database()) as session, session.begin():
+            session.execute(text("SELECT 1"))
+            assert [inbox.claim(session, "a"), inbox.claim(session, "a")] == [True, False]
+    assert ids(world) == ["a"]
+
+
+@pytest.mark.only(("psycopg", "psycopg-async", "sqlalchemy-psycopg", "django-postgres"))
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_is_refused_unless_retries_are_accepted(caller: Caller, level: str) -> None:
+    statement = f"SET TRANSACTION ISOLATION LEVEL {level}"
+    if caller.world.name.startswith("django"):
+        caller.connection.cursor().execute(statement)
+    elif caller.world.name in SQLALCHEMY:
+        caller.call(caller.connection.exec_driver_sql(statement))
+    else:
+        caller.call(caller.connection.execute(statement))
+    with pytest.raises(SnapshotRisk, match="accept_retries"):
+        caller.claim("a")
+    assert caller.claim("a", accept_retries=True) is True
+
+
+@pytest.mark.only(("sqlite3", "aiosqlite", "sqlalchemy-pysqlite"))
+def test_a_stale_snapshot_on_sqlite_is_told_apart(caller: Caller) -> None:
+    caller.world.execute("PRAGMA journal_mode=WAL")
+    if caller.world.name in SQLALCHEMY:
+        caller.call(caller.connection.exec_driver_sql("BEGIN"))
+        caller.call(caller.connection.exec_driver_sql("SELECT * FROM effects"))
+    else:
+        caller.call(caller.connection.execute("BEGIN"))
+        cursor = caller.call(caller.connection.execute("SELECT * FROM effects"))
+        caller.call(cursor.fetchall())
+    caller.world.execute("INSERT INTO effects VALUES ('x', '')")
+    with pytest.raises(SnapshotRisk, match="roll back and run the transaction again"):
+        caller.claim("a")
+
+
+def test_claim_and_process_see_each_other(caller: Caller) -> None:
+    world = caller.world
+    world.on(caller.inbox, "order", write_effect)
+    assert caller.claim("a", origin="test") is True
+    caller.commit()
+    if world.name.startswith("django"):
+        return  # the fixture's transaction stays open, and process() wants one of its own
+    assert world.kinds(caller.inbox, [order("a"), order("b")]) == ["duplicate", "done"]
+
+
+@pytest.mark.only(("sqlite3", "psycopg", "sqlalchemy-psycopg", "sqlalchemy-pysqlite"))
+def test_a_claim_of_the_wrong_colour_is_an_error(world: World) -> None:
+    inbox = world.inbox()
+    for caller in _connected(Caller(world, inbox)):
+        with pytest.raises(TypeError, match="await"):
+            asyncio.run(inbox.aclaim(caller.connection, "a"))
+        caller.rollback()
+    assert ids(world) == []
