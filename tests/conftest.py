@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import worlds
 
+import worlds
 from services import Service, Unavailable, skip_or_fail
 from services import postgres as postgresql
 

@@ -35,9 +35,7 @@ ASYNC = (
     "sqlalchemy-aiosqlite",
 )
 ALL = SYNC + ASYNC
-ON_POSTGRES = tuple(name for name in ALL if "psycopg" in name or "asyncpg" in name) + (
-    "django-postgres",
-)
+ON_POSTGRES = tuple(name for name in ALL if any(p in name for p in ("psycopg", "pg", "postgres")))
 ON_SQLITE = tuple(name for name in ALL if name not in ON_POSTGRES)
 SQLALCHEMY = tuple(name for name in ALL if name.startswith("sqlalchemy"))
 ORM_FREE = tuple(name for name in ALL if not name.startswith("sqlalchemy"))
@@ -80,7 +78,7 @@ class World:
         return self.run(inbox.amigrate()) if self.is_async else inbox.migrate()
 
     def on(self, inbox: Inbox, type: str, handler: Callable[..., Any], **options: Any) -> None:
-        """Register a handler written as a generator (or a plain function) in this world's colour."""
+        """Register a handler, written as a generator or a function, in this world's colour."""
         inbox.on(type, **options)(self._coloured(handler))
 
     def process(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[Outcome]:

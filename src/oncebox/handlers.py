@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -49,7 +51,7 @@ class Route(msgspec.Struct, frozen=True):
                 value = upcast(value)
             except Exception as error:
                 raise Undecodable(
-                    f"upcaster {upcast.__qualname__} failed: {type(error).__name__}: {error}"
+                    f"upcaster {_name(upcast)} failed: {type(error).__name__}: {error}"
                 ) from error
         return self.handler.shape.convert(value)
 
@@ -94,13 +96,14 @@ class Registry:
                 f"{type_!r} version {version} already has the handler {_name(known.function)}: "
                 f"{name} would never run"
             )
-        self._check_colour(function)
         annotation, takes_tx = _signature(function, batch=batch)
+        shape = payload.shape_of(annotation)
+        self._check_colour(function)
         self._handlers[type_, version] = Handler(
             function=function,
             type=type_,
             version=version,
-            shape=payload.shape_of(annotation),
+            shape=shape,
             batch=batch,
             takes_tx=takes_tx,
             retry=retry or self._retry,
@@ -110,8 +113,9 @@ class Registry:
 
     def add_upcaster(self, function: Function, type_: str, from_version: int) -> None:
         """Register a function that lifts plain values from one version to the next."""
+        _check_type(type_, _name(function))
         _check_version(from_version, _name(function))
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(_called(function)):
             raise HandlerError(f"upcaster {_name(function)} must be a plain function, not async")
         if (type_, from_version) in self._upcasters:
             raise HandlerError(f"{type_!r} version {from_version} already has an upcaster")
@@ -122,8 +126,8 @@ class Registry:
         """Name the types that this consumer does not want; `c.*` stands for all that begin so."""
         for pattern in patterns:
             _check_type(pattern, "ignore")
-            if pattern == ANY_TYPE:
-                raise HandlerError("ignoring '*' would drop every message: name the types")
+            if not pattern.strip("*?"):
+                raise HandlerError(f"ignoring {pattern!r} would drop every message: name the types")
         self._ignored += patterns
 
     def set_colour(self, is_async: bool, because: str) -> None:
@@ -137,12 +141,10 @@ class Registry:
             )
 
     def _check_colour(self, function: Function) -> None:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        called = _called(function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise HandlerError(f"handler {_name(function)} is a generator and would never run")
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-        )
-        self.set_colour(is_async, f"handler {_name(function)}")
+        self.set_colour(inspect.iscoroutinefunction(called), f"handler {_name(function)}")
 
     # -- routing ------------------------------------------------------------------------------
 
@@ -205,10 +207,11 @@ def _signature(function: Function, *, batch: bool) -> tuple[Any, bool]:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     demands = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    takes = [p for p in positional if p.default is p.empty or p.name == "tx"]
-    if not 1 <= len(required) <= 2 or demands:
+    misplaced = any(p.name == "tx" for p in [*positional[2:], *positional[:1]])
+    if not 1 <= len(required) <= 2 or demands or misplaced:
         raise HandlerError(f"handler {name} must take (payload) or (payload, tx)")
-    return _annotation(function, takes[0], batch=batch), len(takes) == 2
+    takes_tx = len(required) == 2 or (len(positional) > 1 and positional[1].name == "tx")
+    return _annotation(function, positional[0], batch=batch), takes_tx
 
 
 def _annotation(function: Function, parameter: inspect.Parameter, *, batch: bool) -> Any:
@@ -227,9 +230,12 @@ def _annotation(function: Function, parameter: inspect.Parameter, *, batch: bool
 
 def _resolve(function: Function, annotation: str) -> Any:
     """Evaluate a postponed annotation where the function was defined, closure included."""
-    plain = inspect.unwrap(function)
-    scope = dict(getattr(plain, "__globals__", {}))
-    scope.update(inspect.getclosurevars(plain).nonlocals if inspect.isfunction(plain) else {})
+    called = inspect.unwrap(_called(function))
+    scope = dict(getattr(called, "__globals__", {}))
+    names = called.__code__.co_freevars if inspect.isfunction(called) else ()
+    for name, cell in zip(names, called.__closure__ or () if names else (), strict=True):
+        with contextlib.suppress(ValueError):  # empty: the name is being defined right now
+            scope[name] = cell.cell_contents
     try:
         return eval(annotation, scope)  # what typing.get_type_hints does, for one parameter
     except Exception as error:
@@ -237,6 +243,15 @@ def _resolve(function: Function, annotation: str) -> Any:
             f"handler {_name(function)}: the annotation {annotation!r} cannot be resolved "
             f"({error}); define the type at module level"
         ) from error
+
+
+def _called(function: Function) -> Any:
+    """The plain function that runs in the end: of a partial, a method, or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    return getattr(function, "__func__", function)
 
 
 def _check_type(type_: str, name: str) -> None:

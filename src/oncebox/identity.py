@@ -9,9 +9,11 @@ the delivery is quarantined with its bytes.
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -55,7 +57,7 @@ class Envelope:
         head, *rest = path.split(".")
         value = self._fields.get(head)
         for name in rest:
-            if value is None:
+            if value is None or bytes(value) == b"null":
                 return None
             value = _parse(_object.decode, value).get(name)
         return None if value is None else bytes(value)
@@ -102,7 +104,9 @@ def broker_key(envelope: Envelope) -> Any:
 def broker_coordinates(envelope: Envelope) -> Any:
     """Select source and coordinates: the place of the message in its topic, queue or file."""
     delivery = envelope.delivery
-    return None if delivery.coordinates is None else f"{delivery.source}/{delivery.coordinates}"
+    if delivery.coordinates is None:
+        return None
+    return _together([delivery.source, delivery.coordinates])
 
 
 def attribute(name: str) -> Selector:
@@ -110,18 +114,27 @@ def attribute(name: str) -> Selector:
     names = [f"{prefix}{name}" for prefix in ("ce-", "ce_", "cloudEvents:", "cloudEvents_")]
 
     def select(envelope: Envelope) -> Any:
-        if _is_binary(envelope):
-            return next((v for n in names if (v := envelope.header(n)) is not None), None)
-        return envelope.field(name)
+        if not _is_binary(envelope):
+            return envelope.field(name)
+        found = next(((n, v) for n in names if (v := envelope.header(n)) is not None), None)
+        if found is None:
+            return None
+        return unquote(found[1]) if found[0].startswith("ce-") else found[1]  # HTTP encodes
 
     return select
 
 
 def _is_binary(envelope: Envelope) -> bool:
-    return any(k[:3].lower() in ("ce-", "ce_", "clo") for k in envelope.delivery.headers) and any(
-        k.lower() in ("ce-id", "ce_id", "cloudevents:id", "cloudevents_id")
-        for k in envelope.delivery.headers
-    )
+    headers = envelope.delivery.headers
+    if not headers:
+        return False
+    content_type = envelope.header("content-type") or ""
+    if content_type.lower().startswith("application/cloudevents"):
+        return False
+    return any(name.lower() in _BINARY_IDS for name in headers)
+
+
+_BINARY_IDS = ("ce-id", "ce_id", "cloudevents:id", "cloudevents_id")
 
 
 def _cloud_event_data(envelope: Envelope) -> bytes:
@@ -181,6 +194,14 @@ class Identity:
 
     def __call__(self, delivery: Delivery) -> Message:
         """The message that this delivery carries. Raises Unidentified where it has no identity."""
+        try:
+            return self._identify(delivery)
+        except Unidentified:
+            raise
+        except Exception as error:  # of a selector that the user wrote
+            raise Unidentified(f"{type(error).__name__}: {error}") from error
+
+    def _identify(self, delivery: Delivery) -> Message:
         envelope = Envelope(delivery)
         id_ = _name(self._id(envelope), "id")
         payload = self.payload(envelope)
@@ -195,7 +216,7 @@ class Identity:
             key=None if key is None or key == "" else _name(key, "key"),
             headers=delivery.headers,
             occurred_at=occurred_at,
-            minted_at=_time_in_id(id_) or occurred_at or delivery.timestamp,
+            minted_at=_time_in_id(id_) or occurred_at or _in_utc(delivery.timestamp),
             content_hash=content_hash(payload) if self.compare else None,
         )
 
@@ -235,7 +256,7 @@ class CloudEvents(Identity):
             origin="source",
             type="type",
             version=version,
-            key=lambda envelope: partition(envelope) or broker_key(envelope),
+            key=lambda envelope: _first(partition(envelope), broker_key(envelope)),
             time="time",
         )
 
@@ -276,10 +297,16 @@ class BusinessKey(Identity):
 
     def _compose(self, envelope: Envelope) -> str:
         parts = [_name(part(envelope), "business key") for part in self._parts]
-        if len(parts) == 1:
-            return parts[0]
-        # As a JSON array ("a|b", "c") and ("a", "b|c") stay apart.
-        return msgspec.json.encode(parts).decode()
+        return parts[0] if len(parts) == 1 else _together(parts)
+
+
+def _together(parts: list[str]) -> str:
+    """One text of several: as a JSON array, ("a/b", "c") and ("a", "b/c") stay apart."""
+    return msgspec.json.encode(parts).decode()
+
+
+def _first(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None or value == "" else value
 
 
 class Coordinates(Identity):
@@ -371,6 +398,8 @@ def _type(value: Any) -> str:
 def _version(value: Any) -> int:
     if value is None:
         return 1
+    if isinstance(value, bool):
+        return 0
     if isinstance(value, str):
         value = int(value) if value.isdecimal() and len(value) < 10 else 0
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
@@ -380,8 +409,7 @@ def _time(value: Any) -> datetime | None:
     """An instant from RFC 3339 text or a count of (milli)seconds; None if unreadable."""
     try:
         if isinstance(value, str):
-            found: datetime = msgspec.convert(value, datetime)
-            return found if found.tzinfo else found.replace(tzinfo=UTC)
+            return _in_utc(msgspec.convert(value, datetime))
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
     except (msgspec.ValidationError, ValueError, OverflowError, OSError):
@@ -389,25 +417,32 @@ def _time(value: Any) -> datetime | None:
     return None
 
 
+def _in_utc(time: datetime | None) -> datetime | None:
+    """The same instant in UTC, which a time without a zone is taken to be in already."""
+    if time is None or time.tzinfo is None:
+        return time and time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:  # the edges of the calendar
+        return None
+
+
+_UUID7: Final = re.compile(
+    r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
+)
+_ULID: Final = re.compile(r"(?=.*[A-Z])[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE)
 _CROCKFORD: Final = {c: i for i, c in enumerate("0123456789ABCDEFGHJKMNPQRSTVWXYZ")}
 _PLAUSIBLE: Final = range(1_262_304_000_000, 4_102_444_800_000)  # the years 2010 to 2099
 
 
 def _time_in_id(id_: str) -> datetime | None:
     """The time inside a UUIDv7 or ULID."""
-    if len(id_) == 36 and id_[14] == "7" and id_[19] in "89abAB":
-        digits = id_[:8] + id_[9:13]
-        milliseconds = int(digits, 16) if digits.isalnum() and _is_hex(digits) else 0
-    elif len(id_) == 26:
-        milliseconds = 0
+    milliseconds = 0
+    if len(id_) == 36 and (match := _UUID7.fullmatch(id_)):
+        milliseconds = int(match[1] + match[2], 16)
+    elif len(id_) == 26 and _ULID.fullmatch(id_):
         for character in id_[:10].upper():
-            milliseconds = milliseconds * 32 + _CROCKFORD.get(character, 1 << 48)
-    else:
-        return None
+            milliseconds = milliseconds * 32 + _CROCKFORD[character]
     if milliseconds not in _PLAUSIBLE:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdefABCDEF" for c in text)

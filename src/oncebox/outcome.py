@@ -75,10 +75,17 @@ def describe(error: BaseException) -> ErrorText:
     digest = blake2b(f"{name}|{place}".encode(errors="replace"), digest_size=8).hexdigest()
     trace = "".join(traceback.format_exception(error))
     return ErrorText(
-        line=_storable(f"{name}: {error}")[:ERROR_LIMIT],
+        line=_storable(f"{name}: {_text(error)}")[:ERROR_LIMIT],
         trace=_storable(trace)[-TRACE_LIMIT:],
         fingerprint=digest,
     )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # not even that can be relied on
+        return "an error without a text"
 
 
 def _storable(text: str) -> str:

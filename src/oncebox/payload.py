@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from oncebox.errors import HandlerError, Undecodable
 from oncebox.message import Message
@@ -26,9 +28,10 @@ def shape_of(annotation: Any) -> Shape:
         return Shape(decode=lambda message: message, convert=_no_upcast)
     if annotation is bytes:
         return Shape(decode=lambda message: message.payload, convert=_no_upcast)
-    if hasattr(annotation, "model_validate_json"):  # pydantic, without importing it
+    if _mentions_pydantic(annotation):
         return _pydantic(annotation)
     try:
+        _check_is_decodable(msgspec.inspect.type_info(annotation))
         decoder = msgspec.json.Decoder(annotation)
     except TypeError as error:
         raise HandlerError(f"a payload cannot be decoded into {annotation!r}: {error}") from error
@@ -43,19 +46,37 @@ def plain(message: Message) -> Any:
     return _PLAIN.decode(message)
 
 
-def _pydantic(model: Any) -> Shape:
+def _mentions_pydantic(annotation: Any) -> bool:
+    if hasattr(annotation, "model_validate_json"):  # without importing it
+        return True
+    return any(_mentions_pydantic(argument) for argument in typing.get_args(annotation))
+
+
+def _pydantic(annotation: Any) -> Shape:
+    from pydantic import TypeAdapter
+
+    adapter: Any = TypeAdapter(annotation)
     return Shape(
-        decode=_guarded(lambda message: model.model_validate_json(message.payload)),
-        convert=_guarded(model.model_validate),
+        decode=_guarded(lambda message: adapter.validate_json(message.payload)),
+        convert=_guarded(adapter.validate_python),
     )
+
+
+def _check_is_decodable(info: Any) -> None:
+    """msgspec takes any class and fails only at the first message; we want to know now."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        raise TypeError(f"{info.cls!r} is no dataclass, TypedDict, msgspec or pydantic type")
+    for name in ("item_type", "value_type", "key_type"):
+        if hasattr(info, name):
+            _check_is_decodable(getattr(info, name))
 
 
 def _guarded(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def guarded(value: Any) -> Any:
         try:
             return decode(value)
-        # pydantic's ValidationError is a ValueError; its text may quote the input, hence the limit.
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # Whatever a type's own checks raise. The text may quote the input, hence the limit.
+        except Exception as error:
             raise Undecodable(f"{type(error).__name__}: {str(error)[:500]}") from error
 
     return guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ _ON_ARRIVAL: dict[type[OnceboxError], Reason] = {
     UnknownVersion: Reason.unknown_version,
     PayloadTooLarge: Reason.too_large,
 }
+
+
+_NOBODY = sys.maxsize
 
 
 class Item:
@@ -103,21 +107,23 @@ class Plan:
         self._twins: dict[Item, Item] = {}
         self._seqs: dict[Item, int | None] = {}
         self._entries: dict[Item, Entry] = {}
-        self._held: set[str] = set()
+        self._held: dict[str, int] = {}
+        """The keys that have to wait, and the number of the message from which on they do."""
         self._collect()
 
     def _collect(self) -> None:
-        """The messages to claim: the first of each id. Its twins in the batch are duplicates."""
-        first: dict[tuple[str, str], Item] = {}
+        """The messages to claim: of equal ones the first, whose duplicates the others are."""
+        first: dict[tuple[str, str, bytes | None], Item] = {}
         for item in self.items:
-            if item.message is None or item.ignored:
+            message = item.message
+            if message is None or item.ignored:
                 continue
-            known = first.setdefault((item.message.origin, item.message.id), item)
-            if known is item:
-                self._numbers[item] = len(self.arrivals)
-                self.arrivals.append(Arrival(item.message, item.delivery))
-            else:
-                self._twins[item] = known
+            name = (message.origin, message.id, message.content_hash)
+            if first.setdefault(name, item) is not item:
+                self._twins[item] = first[name]
+                continue
+            self._numbers[item] = len(self.arrivals)
+            self.arrivals.append(Arrival(message, item.delivery))
 
     # -- after the claim --------------------------------------------------------------------------
 
@@ -133,27 +139,29 @@ class Plan:
         elif item.message is None:
             self._settle(item, Kind.quarantined, reason=Reason.unidentified, error=item.error)
         elif item in self._twins:
-            self._decide_twin(item, self._twins[item])
+            self._decide_twin(item, self._entries.get(self._twins[item]))
         else:
             number = self._numbers[item]
             self._seqs[item] = claims.seqs[number]
             return self._decide_claimed(item, claims.answers[number])
         return False
 
-    def _decide_twin(self, item: Item, first: Item) -> None:
-        assert item.message is not None
-        assert first.message is not None
-        same = item.message.content_hash == first.message.content_hash
-        self._settle_copy(item, other_bytes=not same)
+    def _decide_twin(self, item: Item, first: Entry | None) -> None:
+        if first is not None and first.outcome.reason is Reason.other_bytes:
+            self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
+        else:
+            self._settle(item, Kind.duplicate)
 
     def _decide_claimed(self, item: Item, answer: str) -> bool:
-        if answer in (Answer.duplicate, Answer.other_bytes):
-            self._settle_copy(item, other_bytes=answer == Answer.other_bytes)
+        if answer == Answer.duplicate:
+            self._settle(item, Kind.duplicate)
+        elif answer == Answer.other_bytes:
+            self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
         elif answer == Answer.too_late:
             self._settle(item, Kind.quarantined, reason=Reason.too_late)
         elif answer in (Answer.waits, Answer.queued):
             self._settle(item, Kind.parked, ready=answer == Answer.queued)
-        elif item.key in self._held:
+        elif self._waits(item):
             self._settle(item, Kind.parked)
         elif item.error is not None:
             self._bury(item, _ON_ARRIVAL[type(item.error)], item.error)
@@ -171,7 +179,7 @@ class Plan:
         """The items that may still run; the others are parked behind their key's failure."""
         free = []
         for item in items:
-            if item.key in self._held:
+            if self._waits(item):
                 self._settle(item, Kind.parked)
             else:
                 free.append(item)
@@ -188,7 +196,7 @@ class Plan:
         If its key is held by now, it only waits: what it ran on has not happened.
         """
         assert item.route is not None
-        if item.key in self._held:
+        if self._waits(item):
             self._settle(item, Kind.parked)
             return
         delay = item.route.handler.retry.delay(1, error, self._chance())
@@ -222,12 +230,6 @@ class Plan:
         """What became of each delivery, in arrival order."""
         return [self._entries[item].outcome for item in self.items]
 
-    def _settle_copy(self, item: Item, *, other_bytes: bool) -> None:
-        if other_bytes:
-            self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
-        else:
-            self._settle(item, Kind.duplicate)
-
     def _bury(self, item: Item, reason: Reason, error: BaseException, **details: Any) -> None:
         order = item.route.handler.order if item.route else self._order
         parks = order is Order.park and item.key is not None and reason is not Reason.unknown_type
@@ -237,7 +239,12 @@ class Plan:
 
     def _hold(self, item: Item) -> None:
         if item.key is not None:
-            self._held.add(item.key)
+            number = self._numbers[item]
+            self._held[item.key] = min(number, self._held.get(item.key, number))
+
+    def _waits(self, item: Item) -> bool:
+        """Whether an earlier message of its key is unfinished."""
+        return item.key is not None and self._numbers[item] > self._held.get(item.key, _NOBODY)
 
     def _settle(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from oncebox.database import faults
+from oncebox.database import acquire, faults
 from oncebox.database.contract import Database
 from oncebox.errors import DatabaseUnavailable, TransactionLost
 from oncebox.ordering import Order
@@ -77,12 +77,7 @@ class Process(msgspec.Struct, frozen=True):
     def _once(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """One unit of work on a connection of its own."""
         plan = Plan(items, order=self.order, chance=self.chance.random, **fate)
-        try:
-            work = yield from self.database.acquire()
-        except Exception as error:
-            raise DatabaseUnavailable(
-                f"no connection to the database: {type(error).__name__}: {error}"
-            ) from error
+        work = yield from acquire(self.database)
         try:
             outcomes = yield from perform(self.unit, work, self.worker, plan)
         except GeneratorExit:  # nobody performs our calls any more

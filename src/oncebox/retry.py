@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from math import inf
 
 import msgspec
 
@@ -24,7 +25,7 @@ class Retry(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"max_attempts is {self.max_attempts}, must be at least 1")
         if self.first < timedelta(0) or self.cap < self.first:
             raise ConfigurationError(f"retry delays must satisfy 0 <= first <= cap: {self}")
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
+        if not self.factor >= 1 or not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"retry needs factor >= 1 and 0 <= jitter <= 1: {self}")
 
     def delay(self, attempts: int, error: BaseException, chance: float) -> timedelta | None:
@@ -36,7 +37,9 @@ class Retry(msgspec.Struct, frozen=True):
             return None
         if isinstance(error, RetryAfter):
             return error.delay
-        # The exponent is bounded so that an endless max_attempts cannot overflow a float.
-        grown = self.first.total_seconds() * self.factor ** min(attempts - 1, 64)
+        try:
+            grown = self.first.total_seconds() * self.factor ** (attempts - 1)
+        except OverflowError:
+            grown = inf
         seconds = min(grown, self.cap.total_seconds())
         return timedelta(seconds=seconds * (1 + self.jitter * (2 * chance - 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncebox.database import acquire
 from oncebox.database.contract import Database
 from oncebox.store import migrations
 from oncebox.store.contract import Steps, Store
@@ -11,7 +12,7 @@ def migrate(database: Database, store: Store) -> Steps[list[str]]:
     """Bring the tables up to date in one transaction; returns what was applied."""
     yield from database.open()
     try:
-        work = yield from database.acquire()
+        work = yield from acquire(database)
         try:
             yield from work.begin()
             applied = yield from store.migrate(work)
@@ -28,7 +29,7 @@ def migrate(database: Database, store: Store) -> Steps[list[str]]:
 
 def check_schema(database: Database, store: Store) -> Steps[None]:
     """Raise SchemaMissing or CodeTooOld unless the tables fit this code."""
-    work = yield from database.acquire()
+    work = yield from acquire(database)
     try:
         yield from work.begin()
         found = yield from store.version(work)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from oncebox.database.contract import Database
-from oncebox.errors import ConfigurationError, MissingExtra
+from oncebox.database.contract import Database, Work
+from oncebox.errors import ConfigurationError, DatabaseUnavailable, MissingExtra
 from oncebox.store.contract import Steps
 
 _SCHEMES = {
@@ -51,6 +51,19 @@ def target(database: Any, *, pipeline: bool) -> Target:
         return _from_url(database, pipeline)
     found = _from_object(database, pipeline)
     return Target(found.dialect, found.is_async, lambda is_async: found)
+
+
+def acquire(database: Database) -> Steps[Work]:
+    """A connection of one's own. Raises DatabaseUnavailable."""
+    try:
+        return (yield from database.acquire())
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise DatabaseUnavailable(
+            f"no connection to the database ({type(error).__name__}: {error}): nothing was "
+            "committed, so settle nothing"
+        ) from error
 
 
 def borrow(connection: Any) -> Steps[tuple[str, Any]]:

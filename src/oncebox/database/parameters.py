@@ -16,7 +16,7 @@ Style = Literal["format", "binary", "qmark", "dollar"]
 
 _TOKEN = re.compile(
     r"""
-    (?P<comment> --[^\n]* | /\* )
+    (?P<comment> --[^\n\r]* | /\* )
   | (?P<quoted>
         [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
       | \$(?P<tag>[A-Za-z_]\w*|)\$ .*? \$(?P=tag)\$ )
@@ -34,7 +34,7 @@ _FORBIDDEN = frozenset(
 )
 
 
-_SAVEPOINT_WORDS = ("savepoint", "release", "rollback to")
+_SAVEPOINT_WORDS = frozenset({"savepoint", "release", "rollback to"})
 
 
 class StatementError(OnceboxError):
@@ -48,8 +48,8 @@ class Translated(msgspec.Struct, frozen=True):
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     """The values in the order of their placeholders, out of a mapping that has them all."""
     names: frozenset[str]
-    forbidden: str | None
-    """The word by which the statement would begin or end a transaction, if any."""
+    forbidden: tuple[str, ...]
+    """The words by which it would begin or end a transaction."""
 
     def bind(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """The values in order, for a handler's statement: says what is missing or too many."""
@@ -76,7 +76,7 @@ def translate(sql: str, style: Style) -> Translated:
             pieces.append(_placeholder(style, len(names)))
         else:
             pieces.append(token.text.replace("%", "%%") if style in _PERCENT else token.text)
-    return Translated("".join(pieces), _picker(names), frozenset(names), _forbidden_word(sql))
+    return Translated("".join(pieces), _picker(names), frozenset(names), tuple(_forbidden(sql)))
 
 
 def check_driver_statement(sql: str) -> None:
@@ -84,17 +84,17 @@ def check_driver_statement(sql: str) -> None:
 
     Savepoints pass, because ORMs and drivers make their own; ours are left alone.
     """
-    word = translate(sql, "qmark").forbidden
-    if word is not None and (word not in _SAVEPOINT_WORDS or "oncebox" in sql.lower()):
+    words = translate(sql, "qmark").forbidden
+    if words and (not set(words) <= _SAVEPOINT_WORDS or "oncebox" in sql.lower()):
         for_handler(sql, "qmark")
 
 
 def for_handler(sql: str, style: Style) -> Translated:
     """Translate a handler's statement. What begins or ends a transaction is not its to do."""
     translated = translate(sql, style)
-    if translated.forbidden is not None:
+    if translated.forbidden:
         raise StatementError(
-            f"a handler must not execute {translated.forbidden.upper()}: its transaction also "
+            f"a handler must not execute {translated.forbidden[-1].upper()}: its transaction also "
             "holds the claim; use tx.savepoint(), or raise an exception to roll back"
         )
     return translated
@@ -142,17 +142,16 @@ def _comment_end(sql: str, position: int) -> int:
     return len(sql) if depth else position
 
 
-def _forbidden_word(sql: str) -> str | None:
-    """The first word of one of the statements in the text, if it is about transactions."""
+def _forbidden(sql: str) -> Iterator[str]:
+    """The first words of the statements in the text that are about transactions."""
     for words in _statements(sql):
         first = words[0] if words else ""
         if first == "rollback" and "to" in words[1:3]:
-            return "rollback to"
-        if first in _FORBIDDEN:
-            return first
-        if first in ("prepare", "set") and words[1:2] == ["transaction"]:
-            return f"{first} transaction"
-    return None
+            yield "rollback to"
+        elif first in _FORBIDDEN:
+            yield first
+        elif first in ("prepare", "set") and words[1:2] == ["transaction"]:
+            yield f"{first} transaction"
 
 
 def _statements(sql: str) -> Iterator[list[str]]:

@@ -27,7 +27,7 @@ def run(steps: Steps[T]) -> T:
         try:
             answer, error = call(), None
         except BaseException as raised:
-            answer, error = None, raised
+            answer, error = None, _contained(raised)
 
 
 async def arun(steps: Steps[T]) -> T:
@@ -44,18 +44,24 @@ async def arun(steps: Steps[T]) -> T:
             return stop.value  # type: ignore[no-any-return]
         try:
             answer, error = await call(), None
-        except asyncio.CancelledError as raised:
-            answer, error = None, _told_apart(raised)
         except BaseException as raised:
-            answer, error = None, raised
+            answer, error = None, _contained(raised)
 
 
-def _told_apart(raised: asyncio.CancelledError) -> BaseException:
-    """Our task's cancellation, or one that a handler let escape, which is the handler's failure."""
-    task = asyncio.current_task()
-    if task is None or task.cancelling():
+def _contained(raised: BaseException) -> BaseException:
+    """What would mean something else inside of the steps than where it was raised.
+
+    A GeneratorExit would say that nobody performs the steps any more. A CancelledError is our
+    task's own, or one that a handler let escape, and then it is the handler's failure.
+    """
+    if isinstance(raised, asyncio.CancelledError):
+        task = asyncio.current_task()
+        escaped = task is not None and not task.cancelling()
+    else:
+        escaped = isinstance(raised, GeneratorExit)
+    if not escaped:
         return raised
-    failure = RuntimeError("a cancellation escaped from the handler")
+    failure = RuntimeError(f"{type(raised).__name__} escaped from a handler")
     failure.__cause__ = raised
     return failure
 

@@ -204,7 +204,7 @@ BEGIN
     SELECT p_consumer, origin, id, seq, type, version, key, payload,
            hash, headers::json, source, coordinates, occurred, minted
     FROM arrived
-    ORDER BY origin COLLATE "C", id COLLATE "C"
+    ORDER BY origin COLLATE "C", id COLLATE "C", n
     ON CONFLICT (consumer, origin, message_id) DO NOTHING
     RETURNING {inbox}.seq
   )

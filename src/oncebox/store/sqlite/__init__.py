@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from oncebox.errors import ConfigurationError
 from oncebox.message import headers_json
 from oncebox.store import migrations as steps
 from oncebox.store import rows
@@ -36,6 +37,8 @@ class SqliteStore:
     dialect = "sqlite"
 
     def __init__(self, names: Names) -> None:
+        if names.schema is not None:
+            raise ConfigurationError("SQLite has no schemas: use a prefix")
         self.names = names
         self.scope = names.prefix
         self.migrations = migrations(self.dialect, names)
@@ -73,7 +76,16 @@ class SqliteStore:
         pairs = _json([(a.message.origin, a.message.id) for a in arrivals])
         params = {"consumer": consumer, "messages": pairs}
         found = yield from connection.fetch(self._sql["known"], params)
-        return {row[0]: row[1] for row in found}
+        known = {row[0]: row[1] for row in found}
+        # The second of one id in this batch, with other bytes, comes after the first.
+        first: dict[tuple[str, str], bytes | None] = {}
+        for number, arrival in enumerate(arrivals):
+            message = arrival.message
+            name = (message.origin, message.id)
+            if number not in known and name in first:
+                known[number] = first[name]
+            first.setdefault(name, message.content_hash)
+        return known
 
     def _insert(
         self,

@@ -1,0 +1,120 @@
+"""Bad configuration fails at once and names the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from oncebox import Inbox, Order
+from oncebox.errors import ConfigurationError, HandlerError, OnceboxError
+from worlds import order
+
+URL = "sqlite:///inbox.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("postgre://localhost/x", "did you mean 'postgres"),
+        ("sqllite:///x.db", "did you mean 'sqlite'"),
+        ("mongodb://localhost/x", "it begins with one of sqlite://"),
+        ("inbox.db", "it begins with one of sqlite://"),
+        ("postgresql://localhost/x?nonsense=1", "cannot be read"),
+        ("sqlite:///:memory:", "names no file"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Inbox("billing", url)
+
+
+def test_a_password_is_never_part_of_the_message() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Inbox("billing", "postgressql://user:hunter2@localhost/x")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("database", [None, 7, object(), {"url": URL}])
+def test_what_is_no_database_is_refused(database: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a URL, a psycopg pool, a SQLAlchemy Engine"):
+        Inbox("billing", database)
+
+
+def test_an_engine_of_another_database_is_refused() -> None:
+    engine = sqlalchemy.create_engine("sqlite://")
+    engine.dialect.name = "oracle"
+    with pytest.raises(ConfigurationError, match="not on oracle"):
+        Inbox("billing", engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"retires": None}, "unknown option 'retires', did you mean 'retry'"),
+        ({"zzz": None}, "the options are name, database, identity"),
+        ({"unknown_type": "drop"}, "'dead' or 'ignore'"),
+        ({"transaction_timeout": timedelta(0)}, "at least a second"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Inbox("billing", URL, **options)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", 7])
+def test_a_wrong_name_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 255 bytes"):
+        Inbox(name, URL)
+
+
+def test_an_order_is_a_policy() -> None:
+    assert Inbox("billing", URL, order="skip")._order is Order.skip  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sideways"):
+        Inbox("billing", URL, order="sideways")  # type: ignore[arg-type]
+
+
+def test_handlers_have_the_colour_of_the_database() -> None:
+    asynchronous = Inbox("billing", create_async_engine("sqlite+aiosqlite:///x.db"))
+    with pytest.raises(HandlerError, match="this inbox is async"):
+        asynchronous.on("order")(lambda payload: None)
+    synchronous = Inbox("billing", sqlalchemy.create_engine(URL))
+
+    async def handler(payload: dict[str, Any]) -> None: ...
+
+    with pytest.raises(HandlerError, match="this inbox is sync"):
+        synchronous.on("order")(handler)
+    with pytest.raises(ConfigurationError, match=r"await inbox\.amigrate"):
+        asynchronous.migrate()
+    with pytest.raises(ConfigurationError, match=r"inbox\.migrate"):
+        asyncio.run(synchronous.amigrate())
+
+
+def test_processing_has_the_colour_of_the_handlers() -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(lambda payload: None)
+    with pytest.raises(HandlerError, match=r"aprocess\(\) is async, but this inbox is sync"):
+        asyncio.run(inbox.aprocess([order("a")]))
+
+
+def test_an_inbox_without_handlers_does_not_process() -> None:
+    with pytest.raises(ConfigurationError, match="has no handlers"):
+        Inbox("billing", URL).process([order("a")])
+
+
+@pytest.mark.parametrize("batch", [order("a"), b"bytes", "text", [b"bytes"], [order("a"), None]])
+def test_what_is_no_list_of_deliveries_is_refused(batch: Any) -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(lambda payload: None)
+    with pytest.raises(OnceboxError, match="process\\(\\) takes"):
+        inbox.process(batch)
+
+
+def test_an_empty_batch_touches_nothing() -> None:
+    inbox = Inbox("billing", "postgresql://nobody@127.0.0.1:1/nothing")
+    inbox.on("order")(lambda payload: None)
+    assert inbox.process([]) == []

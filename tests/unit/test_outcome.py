@@ -1,0 +1,110 @@
+"""How an error is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncebox.outcome import ERROR_LIMIT, TRACE_LIMIT, describe
+
+
+class Refused(Exception):
+    pass
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def refuse(value: object) -> None:
+    raise Refused(f"no {value}")
+
+
+def refuse_otherwise(value: object) -> None:
+    raise Refused(f"no {value}")
+
+
+def deep(value: int) -> None:
+    if value == 0:
+        raise Refused("bottom")
+    (deep, deeper)[value % 2](value - 1)
+
+
+def deeper(value: int) -> None:
+    deep(value)
+
+
+def caught(function: Callable[..., None], *args: object) -> Exception:
+    try:
+        function(*args)
+    except Exception as error:
+        return error
+    pytest.fail("nothing was raised")
+
+
+def test_an_errors_line_has_its_class_and_text() -> None:
+    assert describe(caught(refuse, 17)).line == "Refused: no 17"
+
+
+def test_a_fingerprint_does_not_depend_on_values() -> None:
+    one, two = describe(caught(refuse, 17)), describe(caught(refuse, "other"))
+    assert one.fingerprint == two.fingerprint
+    assert one.line != two.line
+
+
+def test_a_fingerprint_tells_classes_and_places_apart() -> None:
+    errors = [caught(refuse, 1), caught(refuse_otherwise, 1), Refused("no 1"), ValueError("no 1")]
+    assert len({describe(error).fingerprint for error in errors}) == 4
+
+
+def test_a_trace_shows_the_place_and_the_cause() -> None:
+    def wrapped() -> None:
+        try:
+            refuse(17)
+        except Refused as error:
+            raise ValueError("outer") from error
+
+    trace = describe(caught(wrapped)).trace
+    assert "in refuse" in trace
+    assert "Refused: no 17" in trace
+    assert trace.endswith("ValueError: outer\n")
+
+
+def test_an_error_that_was_never_raised_can_be_described() -> None:
+    text = describe(Refused("no 1"))
+    assert text.line == "Refused: no 1"
+    assert text.trace.endswith("Refused: no 1\n")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text())
+def test_what_is_written_down_can_be_stored(text: str) -> None:
+    line, trace, fingerprint = describe(caught(refuse, text))
+    for written in (line, trace, fingerprint):
+        assert "\0" not in written
+        written.encode()
+
+
+def test_nul_and_surrogates_are_escaped_and_not_lost() -> None:
+    assert describe(Refused("a\0b\udcffc")).line == "Refused: a\\0b\\udcffc"
+
+
+def test_a_long_error_is_cut_where_it_says_least() -> None:
+    text = describe(Refused("x" * 100_000 + "end"))
+    assert text.line == ("Refused: " + "x" * ERROR_LIMIT)[:ERROR_LIMIT]
+    assert len(text.trace) == TRACE_LIMIT
+    assert text.trace.endswith("xend\n")
+
+
+def test_an_endless_trace_keeps_its_end() -> None:
+    trace = describe(caught(deep, 400)).trace
+    assert len(trace) == TRACE_LIMIT
+    assert trace.endswith("Refused: bottom\n")
+
+
+def test_an_error_that_cannot_be_printed_can_still_be_written_down() -> None:
+    assert describe(Unprintable()).line.startswith("Unprintable")
