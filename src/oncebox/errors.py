@@ -106,8 +106,8 @@ class TransactionLost(OnceboxError):
 
 
 class GuardFailed(OnceboxError):
-    """the transaction of the claim is gone, and whether it was committed cannot be known: settle
-    nothing, and look for a handler that ends transactions behind oncebox's back"""
+    """a handler committed the transaction of the claim behind oncebox's back, and its messages are
+    recorded although their work may be half done: settle nothing, and look at them by hand"""
 
 
 class SwallowedError(OnceboxError):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from oncebox.errors import (
+    ConfigurationError,
+    GuardFailed,
     OnceboxError,
     PayloadTooLarge,
     Reject,
@@ -95,6 +97,7 @@ class Plan:
         chance: Callable[[], float],
         failed: BaseException | None = None,
         alone: bool = False,
+        lost: Set[Item] = frozenset(),
     ) -> None:
         self.items = items
         self.arrivals: list[Arrival] = []
@@ -103,6 +106,8 @@ class Plan:
         self._failed = failed
         """What the whole batch failed with before; nothing is run any more."""
         self._alone = alone
+        self._lost = lost
+        """What was new in a transaction that got lost: it must still be new."""
         self._numbers: dict[Item, int] = {}
         self._twins: dict[Item, Item] = {}
         self._seqs: dict[Item, int | None] = {}
@@ -129,6 +134,12 @@ class Plan:
 
     def decide(self, claims: Claims) -> list[Item]:
         """Settle what needs no handler, in arrival order; returns the rest in key order."""
+        if Answer.refused in claims.answers:
+            raise ConfigurationError(
+                "messages with keys can be kept in order only at READ COMMITTED, and this "
+                "connection begins its transactions at a stricter level: give the inbox a pool or "
+                "an engine of its own"
+            )
         runnable = [item for item in self.items if self._decide(item, claims)]
         return in_key_order(runnable, _key)
 
@@ -154,6 +165,8 @@ class Plan:
 
     def _decide_claimed(self, item: Item, answer: str) -> bool:
         if answer == Answer.duplicate:
+            if item in self._lost:
+                raise GuardFailed
             self._settle(item, Kind.duplicate)
         elif answer == Answer.other_bytes:
             self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
@@ -217,6 +230,11 @@ class Plan:
     @property
     def has_failures(self) -> bool:
         return bool(self._held) or any(e.outcome.attempts for e in self._entries.values())
+
+    @property
+    def new(self) -> Set[Item]:
+        """What this transaction has claimed."""
+        return {item for item, seq in self._seqs.items() if seq is not None}
 
     # -- the result -------------------------------------------------------------------------------
 

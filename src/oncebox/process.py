@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -35,27 +35,25 @@ class Process(msgspec.Struct, frozen=True):
     worker: str
     chance: random.Random
 
-    def batch(self, items: Sequence[Item]) -> Steps[list[Outcome]]:
+    def batch(self, items: Sequence[Item], lost: Set[Item] = frozenset()) -> Steps[list[Outcome]]:
         """Process a batch; a message that keeps the others from being committed is failed alone."""
         try:
-            return (yield from self._persistently(items))
-        except (CannotCommit, TransactionLost) as error:
-            if len(items) == 1:
-                cause = error.__cause__ if isinstance(error, CannotCommit) else error
-                return (yield from self._persistently(items, failed=cause))
+            return (yield from self._persistently(items, lost=lost))
+        except _Undone as undone:
+            reason, lost = undone.__cause__, undone.new
+        if len(items) == 1:
+            return (yield from self._persistently(items, lost=lost, failed=reason))
         # In arrival order: what the first half leaves unfinished, the second half finds waiting.
         middle = len(items) // 2
-        first = yield from self.batch(items[:middle])
-        return first + (yield from self.batch(items[middle:]))
+        first = yield from self.batch(items[:middle], lost)
+        return first + (yield from self.batch(items[middle:], lost))
 
-    def _persistently(
-        self, items: Sequence[Item], failed: BaseException | None = None
-    ) -> Steps[list[Outcome]]:
+    def _persistently(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """Run the unit until the database lets it through, then store its messages instead."""
         for rerun in range(RERUNS + 1):
             started = time.monotonic()
             try:
-                return (yield from self._once(items, failed=failed))
+                return (yield from self._once(items, **fate))
             except _Again as again:
                 logger.warning(
                     "the unit of work of %s was rolled back (%s); it will be run again",
@@ -67,7 +65,7 @@ class Process(msgspec.Struct, frozen=True):
                 pause = 0.05 * 4**rerun * (0.5 + self.chance.random())
                 yield partial(self.database.sleep, pause)
         try:
-            return (yield from self._once(items, failed=failed, alone=True))
+            return (yield from self._once(items, alone=True, **fate))
         except _Again as again:
             raise DatabaseUnavailable(
                 f"{type(again.__cause__).__name__}: {again.__cause__}; "
@@ -89,6 +87,10 @@ class Process(msgspec.Struct, frozen=True):
                 yield from self.database.recover()
             if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
                 raise _Again from error
+            if isinstance(error, CannotCommit):
+                raise _Undone(frozenset()) from error.__cause__
+            if isinstance(error, TransactionLost):
+                raise _Undone(plan.new) from error
             raise
         yield from self.database.release(work)
         return outcomes
@@ -102,3 +104,11 @@ class Process(msgspec.Struct, frozen=True):
 
 class _Again(Exception):
     """Nothing was committed; its cause says why, and running it again may help."""
+
+
+class _Undone(Exception):
+    """Nothing was committed, and its cause is the fault of one of the messages."""
+
+    def __init__(self, new: Set[Item]) -> None:
+        self.new = new
+        """What the lost transaction had claimed; nothing where it was rolled back for certain."""

@@ -15,7 +15,7 @@ import msgspec
 
 from oncebox.database import faults
 from oncebox.database.contract import Work
-from oncebox.errors import GuardFailed, SwallowedError, TransactionLost
+from oncebox.errors import SwallowedError, TransactionLost
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
@@ -65,6 +65,8 @@ def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outco
         yield from unit.store.record(work, unit.consumer, worker, plan.entries)
         yield from work.commit(*unit.store.guard(claims))
     except Exception as error:
+        if faults.is_guard(error):
+            raise TransactionLost from error
         if not runnable or _ends_unit(work, error):
             raise
         raise CannotCommit from error
@@ -121,7 +123,7 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
     except Exception as error:
         if _ends_unit(work, error):
             raise
-        certain = yield from work.rollback_to_savepoint(error)
+        certain = yield from _go_back(work, error)
         if faults.sqlstate(error) == faults.ABORTED:
             # Somebody swallowed an error, and perhaps not the one whose statement was refused.
             error, certain = SwallowedError(), False
@@ -129,6 +131,16 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
         culprit = suspects[0] if len(suspects) == 1 else None
         return Failure(error, culprit, ran, time.monotonic() - began)
     return None
+
+
+def _go_back(work: Work, error: Exception) -> Steps[bool]:
+    """Roll back to the savepoint; where that fails, the savepoint's transaction is gone."""
+    try:
+        return (yield from work.rollback_to_savepoint(error))
+    except Exception as worse:
+        if _ends_unit(work, worse):
+            raise
+        raise TransactionLost from worse
 
 
 def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
@@ -141,14 +153,16 @@ def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
         yield partial(handler.function, payload)
     else:
         tx = unit.transaction(work, None if handler.batch else call[0].message)
-        yield partial(handler.function, payload, tx)
-        tx._end()
+        try:
+            yield partial(handler.function, payload, tx)
+        finally:
+            tx._end()
     yield from work.after_handler()
 
 
 def _ends_unit(work: Work, error: Exception) -> bool:
     """Whether the whole unit has to be rolled back, whoever is at fault."""
-    if isinstance(error, TransactionLost | GuardFailed):
+    if isinstance(error, TransactionLost):
         return True
     return faults.needs_rerun(error) or work.is_lost(error)
 

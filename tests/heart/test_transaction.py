@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import event
 
 from oncebox import Kind, Outcome
-from worlds import ON_POSTGRES, ORM_FREE, SQLALCHEMY, World, order, write_effect
+from oncebox.errors import ConfigurationError, GuardFailed
+from worlds import ALL, ON_POSTGRES, ORM_FREE, SQLALCHEMY, World, order, write_effect
 
 INSERT = "INSERT INTO effects (id, body) VALUES (:id, '')"
 
@@ -177,6 +179,33 @@ def test_a_transaction_used_after_its_handler_returned_is_refused(world: World) 
         world.run(kept[0].execute("SELECT 1")) if world.is_async else kept[0].execute("SELECT 1")
 
 
+@pytest.mark.only([name for name in ALL if name not in ("sqlite3", "aiosqlite")])
+def test_what_ends_the_transaction_past_every_guard_is_told_and_not_settled(world: World) -> None:
+    """The claims are committed, and what the handler did after its commit is not."""
+
+    def end(tx: Any) -> Any:
+        if world.name.startswith("django"):
+            tx.connection.connection.commit()
+        elif world.name == "sqlalchemy-asyncpg":
+            raw = yield tx.connection.get_raw_connection()
+            yield raw.driver_connection.execute("COMMIT")
+        elif world.is_async and world.name in SQLALCHEMY:
+            raw = yield tx.connection.get_raw_connection()
+            yield raw.driver_connection.commit()
+        elif world.name in SQLALCHEMY:
+            tx.connection.connection.driver_connection.commit()
+        elif world.is_async:
+            yield psycopg.AsyncCursor(tx.connection).execute("COMMIT")
+        else:
+            psycopg.Cursor(tx.connection).execute("COMMIT")
+        yield from ()
+
+    inbox = world.inbox()
+    world.on(inbox, "order", good_and(end))
+    with pytest.raises(GuardFailed, match="settle"):
+        world.process(inbox, [order("a"), order("bad"), order("c")])
+
+
 # -- savepoints -----------------------------------------------------------------------------------
 
 
@@ -257,6 +286,35 @@ def test_without_sqlalchemy_there_is_no_session(world: World) -> None:
     world.on(inbox, "order", use)
     (outcome,) = world.process(inbox, [order("a")])
     assert "tx.session needs SQLAlchemy" in str(outcome.error)
+
+
+# -- settings that would outlive the handler -------------------------------------------------------
+
+
+@pytest.mark.only(("psycopg", "psycopg-unpiped", "sqlalchemy-psycopg", "django-postgres"))
+def test_a_setting_that_hides_our_tables_fails_its_message_alone(world: World) -> None:
+    """It survives the handler, and our own statements fail: which is still that message's fault."""
+
+    def hide(tx: Any) -> Any:
+        yield tx.execute("SET LOCAL search_path TO nowhere")
+
+    inbox = world.inbox()
+    world.on(inbox, "order", good_and(hide))
+    assert world.kinds(inbox, [order("a"), order("bad"), order("c")])[1] == "failed"
+    assert world.kinds(inbox, [order("d")]) == ["done"]
+
+
+@pytest.mark.only(("sqlalchemy-psycopg", "sqlalchemy-asyncpg"))
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_keys_are_refused_at_levels_that_could_not_keep_their_order(
+    world: World, level: str
+) -> None:
+    world._database = world.database().execution_options(isolation_level=level)
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    with pytest.raises(ConfigurationError, match="READ COMMITTED"):
+        world.process(inbox, [order("a", key="k")])
+    assert world.kinds(inbox, [order("a"), order("b"), order("a")]) == ["done", "done", "duplicate"]
 
 
 # -- a failing batch ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ LOST = frozenset(
         "25P04",  # transaction timeout
     }
 )
+GUARD = "OB001"  # of our own making
 ABORTED = "25P02"  # the transaction was aborted by an earlier error
 
 
@@ -47,6 +48,13 @@ def is_lost(error: BaseException) -> bool:
     """Whether the error says that the connection is gone."""
     state = sqlstate(error)
     return state is not None and (state in LOST or state.startswith("08"))
+
+
+def is_guard(error: BaseException) -> bool:
+    """Whether the guard found another transaction than that of the claim."""
+    return sqlstate(error) == GUARD or any(
+        "no such savepoint: oncebox_probe" in str(link) for link in _links(error)
+    )
 
 
 def is_missing_table(error: BaseException) -> bool:

@@ -17,10 +17,10 @@ from oncebox.database.parameters import check_driver_statement, for_handler, tra
 from oncebox.database.steps import entering, leaving
 from oncebox.errors import (
     ConfigurationError,
-    GuardFailed,
     MissingExtra,
     NotInTransaction,
     SwallowedError,
+    TransactionLost,
 )
 from oncebox.store.contract import Steps
 
@@ -126,7 +126,8 @@ class PsycopgWork:
         if error is not None:
             raise error
         self._check_status()
-        yield leaving(self._savepoints.pop())
+        yield leaving(self._savepoints[-1])
+        self._savepoints.pop()
 
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         # Nothing may be queued before the rollback went through: until then psycopg believes in
@@ -134,7 +135,7 @@ class PsycopgWork:
         late = yield from self._drain()
         yield leaving(self._savepoints.pop(), error)
         if (yield from self._drain()) is not None:
-            raise GuardFailed from error
+            raise TransactionLost from error
         self._check_status()
         return late is None and (self._pipeline is None or not isinstance(error, psycopg.Error))
 
@@ -182,7 +183,7 @@ class PsycopgWork:
         if status == TransactionStatus.INERROR:
             raise SwallowedError
         if status != TransactionStatus.INTRANS:
-            raise GuardFailed
+            raise TransactionLost
 
     def _drain(self) -> Steps[psycopg.Error | None]:
         """Wait for everything under way; return the first error, unless the connection is gone."""

@@ -174,7 +174,10 @@ DECLARE
   unfinished text[];
   watermark timestamptz;
 BEGIN
-  IF NOT p_any_snapshot AND current_setting('transaction_isolation') <> 'read committed' THEN
+  -- A snapshot is taken before the locks are waited for: it would not show what their last holder
+  -- left unfinished, and a message could overtake.
+  IF current_setting('transaction_isolation') <> 'read committed'
+     AND (cardinality(p_locks) > 0 OR NOT p_any_snapshot) THEN
     answers := 'i';
     RETURN;
   END IF;
@@ -244,6 +247,17 @@ BEGIN
     WITH ORDINALITY AS m (seq, origin, id, key, hash, minted, n);
 END
 $claim$;
+
+-- name: guard
+-- Fails unless this is still the transaction of the claim. In one pipeline with COMMIT, a failure
+-- here prevents the COMMIT.
+CREATE FUNCTION {guard}(p_xid text) RETURNS void LANGUAGE plpgsql AS $guard$
+BEGIN
+  IF pg_current_xact_id_if_assigned()::text IS DISTINCT FROM p_xid THEN
+    RAISE EXCEPTION 'this is not the transaction of the claim any more' USING ERRCODE = 'OB001';
+  END IF;
+END
+$guard$;
 
 -- name: message
 -- One row per message, with its state, for people and reporting tools.

@@ -90,6 +90,5 @@ ON CONFLICT (consumer, minute, worker) DO UPDATE SET
   ignored = m.ignored + excluded.ignored;
 
 -- name: guard
--- Fails unless this is still the transaction of the claim. In one pipeline with COMMIT, a failure
--- here prevents the COMMIT.
-SELECT 1 / (pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :xid)::int;
+-- Fails with SQLSTATE OB001 unless this is still the transaction of the claim.
+SELECT {guard}(:xid::text);
