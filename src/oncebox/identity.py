@@ -8,148 +8,35 @@ the delivery is quarantined with its bytes.
 
 from __future__ import annotations
 
-import binascii
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, Final
-from urllib.parse import unquote
+from datetime import datetime
+from typing import Any
 
-import msgspec
-
+from oncebox.envelope import (
+    Envelope,
+    Selector,
+    attribute,
+    broker_coordinates,
+    broker_key,
+    cloud_event_data,
+    constant,
+    field,
+    header,
+    key_of,
+    structured_event,
+    together,
+)
 from oncebox.errors import ConfigurationError, Unidentified
 from oncebox.message import NO_HEADERS, Delivery, Message, content_hash
 from oncebox.message import Headers as Headers_
-
-LIMIT: Final = 255
-"""Bytes of an id, origin or key: longer ones overflow a page of a database index."""
-
-_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class Envelope:
-    """A delivery whose headers and JSON fields are looked up by name, parsed when asked for."""
-
-    __slots__ = ("_fields", "delivery")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self._fields: dict[str, msgspec.Raw] | None = None
-
-    def header(self, name: str) -> str | None:
-        """A header's text, by its name in any case."""
-        headers = self.delivery.headers
-        value = headers.get(name)
-        if value is None:
-            wanted = name.lower()
-            value = next((v for k, v in headers.items() if k.lower() == wanted), None)
-        if isinstance(value, bytes):
-            try:
-                return value.decode()
-            except UnicodeDecodeError as error:
-                raise Unidentified(f"header {name!r} is not UTF-8") from error
-        return value
-
-    def raw(self, path: str) -> bytes | None:
-        """The bytes of a JSON field, exactly as the producer wrote them."""
-        if self._fields is None:
-            self._fields = _parse(_object.decode, self.delivery.body)
-        head, *rest = path.split(".")
-        value = self._fields.get(head)
-        for name in rest:
-            if value is None or bytes(value) == b"null":
-                return None
-            value = _parse(_object.decode, value).get(name)
-        return None if value is None else bytes(value)
-
-    def field(self, path: str) -> Any:
-        """The value of a JSON field; `a.b` is the field b of the object a."""
-        raw = self.raw(path)
-        return None if raw is None else _parse(msgspec.json.decode, raw)
-
-
-def _parse(decode: Callable[[Any], Any], data: Any) -> Any:
-    try:
-        return decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Unidentified(
-            f"the body is not a JSON object with readable fields: {error}"
-        ) from error
-
-
-Selector = Callable[[Envelope], Any]
-
-
-def header(name: str) -> Selector:
-    """Select a header."""
-    return lambda envelope: envelope.header(name)
-
-
-def field(path: str) -> Selector:
-    """Select a field of the JSON body; `a.b` is the field b of the object a."""
-    return lambda envelope: envelope.field(path)
-
-
-def constant(value: str | int) -> Selector:
-    """Select the same value for every delivery."""
-    return lambda envelope: value
-
-
-def broker_key(envelope: Envelope) -> Any:
-    """Select the key that the broker carries beside the body."""
-    key = envelope.delivery.key
-    return _utf8(key, "key") if isinstance(key, bytes) else key
-
-
-def broker_coordinates(envelope: Envelope) -> Any:
-    """Select source and coordinates: the place of the message in its topic, queue or file."""
-    delivery = envelope.delivery
-    if delivery.coordinates is None:
-        return None
-    return _together([delivery.source, delivery.coordinates])
-
-
-def attribute(name: str) -> Selector:
-    """Select a CloudEvents attribute, from the headers (binary mode) or the body (structured)."""
-    names = [f"{prefix}{name}" for prefix in ("ce-", "ce_", "cloudEvents:", "cloudEvents_")]
-
-    def select(envelope: Envelope) -> Any:
-        if not _is_binary(envelope):
-            return envelope.field(name)
-        found = next(((n, v) for n in names if (v := envelope.header(n)) is not None), None)
-        if found is None:
-            return None
-        return unquote(found[1]) if found[0].startswith("ce-") else found[1]  # HTTP encodes
-
-    return select
-
-
-def _is_binary(envelope: Envelope) -> bool:
-    headers = envelope.delivery.headers
-    if not headers:
-        return False
-    content_type = envelope.header("content-type") or ""
-    if content_type.lower().startswith("application/cloudevents"):
-        return False
-    return any(name.lower() in _BINARY_IDS for name in headers)
-
-
-_BINARY_IDS = ("ce-id", "ce_id", "cloudevents:id", "cloudevents_id")
-
-
-def _cloud_event_data(envelope: Envelope) -> bytes:
-    if _is_binary(envelope):
-        return envelope.delivery.body
-    data = envelope.raw("data")
-    if data is not None:
-        return data
-    encoded = envelope.field("data_base64")
-    if encoded is None:
-        return b""
-    try:
-        return binascii.a2b_base64(encoded, strict_mode=True)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise Unidentified(f"data_base64 cannot be decoded: {error}") from error
+from oncebox.properties import (
+    in_utc,
+    instant,
+    name,
+    time_in_id,
+    type_name,
+    version_number,
+)
 
 
 class Identity:
@@ -178,9 +65,9 @@ class Identity:
         self._origin = self._selector(origin or constant("default"))
         self._type = self._selector(type or constant(""))
         self._version = self._selector(version or constant(1))
-        self._key = self._selector(key or constant_none)
-        self._time = self._selector(time or constant_none)
-        self._payload = payload
+        self._key = self._selector(key or constant(None))
+        self._time = self._selector(time or constant(None))
+        self._payload = payload.split(".") if payload is not None else None
         self.compare = compare
 
     def _selector(self, wanted: str | Selector) -> Selector:
@@ -198,25 +85,49 @@ class Identity:
             return self._identify(delivery)
         except Unidentified:
             raise
-        except Exception as error:  # of a selector that the user wrote
-            raise Unidentified(f"{type(error).__name__}: {error}") from error
+        except Exception as error:  # of the decoder, or of a selector that the user wrote
+            raise Unidentified(
+                f"its identity cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
     def _identify(self, delivery: Delivery) -> Message:
         envelope = Envelope(delivery)
-        id_ = _name(self._id(envelope), "id")
-        payload = self.payload(envelope)
-        occurred_at = _time(self._time(envelope))
-        key = self._key(envelope)
+        return self._message(
+            delivery,
+            id=self._id(envelope),
+            origin=self._origin(envelope),
+            type=self._type(envelope),
+            version=self._version(envelope),
+            key=self._key(envelope),
+            time=self._time(envelope),
+            payload=self.payload(envelope),
+        )
+
+    def _message(
+        self,
+        delivery: Delivery,
+        *,
+        id: Any,
+        origin: Any,
+        type: Any,
+        version: Any,
+        key: Any,
+        time: Any,
+        payload: bytes,
+    ) -> Message:
+        """Check what was selected."""
+        id = name(id, "id")
+        occurred_at = None if time is None else instant(time)
         return Message(
-            id=id_,
+            id=id,
             payload=payload,
-            origin=_name(self._origin(envelope), "origin"),
-            type=_type(self._type(envelope)),
-            version=_version(self._version(envelope)),
-            key=None if key is None or key == "" else _name(key, "key"),
+            origin=name(origin, "origin"),
+            type=type_name(type),
+            version=version_number(version),
+            key=None if key is None or key == "" else name(key, "key"),
             headers=delivery.headers,
             occurred_at=occurred_at,
-            minted_at=_time_in_id(id_) or occurred_at or _in_utc(delivery.timestamp),
+            minted_at=time_in_id(id) or occurred_at or in_utc(delivery.timestamp),
             content_hash=content_hash(payload) if self.compare else None,
         )
 
@@ -224,12 +135,7 @@ class Identity:
         """The bytes that the handler gets, and that are compared."""
         if self._payload is None:
             return envelope.delivery.body
-        return envelope.raw(self._payload) or b""
-
-
-def constant_none(envelope: Envelope) -> None:
-    """Select nothing."""
-    return
+        return bytes(envelope.raw(self._payload) or b"")
 
 
 class Json(Identity):
@@ -250,6 +156,7 @@ class CloudEvents(Identity):
     def __init__(
         self, *, version: str | Selector | None = None, key: str | Selector | None = None
     ) -> None:
+        self._is_plain = version is None and key is None
         partition = self._selector(key or "partitionkey")
         super().__init__(
             "id",
@@ -261,7 +168,27 @@ class CloudEvents(Identity):
         )
 
     def payload(self, envelope: Envelope) -> bytes:
-        return _cloud_event_data(envelope)
+        return cloud_event_data(envelope)
+
+    def _identify(self, delivery: Delivery) -> Message:
+        # Structured events without extensions of the user's own are the usual case: all their
+        # attributes are read in one go.
+        if not self._is_plain or delivery.headers:
+            return super()._identify(delivery)
+        event = structured_event(delivery.body)
+        data = bytes(event.data)
+        if not data:
+            return super()._identify(delivery)
+        return self._message(
+            delivery,
+            id=event.id,
+            origin=event.source,
+            type=event.type,
+            version=1,
+            key=_first(event.partitionkey, key_of(delivery)),
+            time=event.time,
+            payload=data,
+        )
 
 
 class BusinessKey(Identity):
@@ -296,13 +223,8 @@ class BusinessKey(Identity):
         )
 
     def _compose(self, envelope: Envelope) -> str:
-        parts = [_name(part(envelope), "business key") for part in self._parts]
-        return parts[0] if len(parts) == 1 else _together(parts)
-
-
-def _together(parts: list[str]) -> str:
-    """One text of several: as a JSON array, ("a/b", "c") and ("a", "b/c") stay apart."""
-    return msgspec.json.encode(parts).decode()
+        parts = [name(part(envelope), "business key") for part in self._parts]
+        return parts[0] if len(parts) == 1 else together(parts)
 
 
 def _first(value: Any, otherwise: Any) -> Any:
@@ -338,111 +260,15 @@ def checked_message(
     minted_at: datetime | None = None,
 ) -> Message:
     """A message whose identity the caller knows. Raises Unidentified for one that cannot be."""
-    id = _name(id, "id")
+    id = name(id, "id")
     return Message(
         id=id,
         payload=payload or b"",
-        origin=_name(origin, "origin"),
-        type=_type(type),
-        version=_version(version),
-        key=None if key is None else _name(key, "key"),
+        origin=name(origin, "origin"),
+        type=type_name(type),
+        version=version_number(version),
+        key=None if key is None else name(key, "key"),
         headers=headers,
-        minted_at=_time_in_id(id) or minted_at,
+        minted_at=time_in_id(id) or minted_at,
         content_hash=None if payload is None else content_hash(payload),
     )
-
-
-def _name(value: Any, what: str) -> str:
-    """A value that may be an id, origin or key: 1 to 255 bytes that every database stores."""
-    if value is None or value == "":
-        raise Unidentified(f"the {what} is missing or empty")
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise Unidentified(f"the {what} is neither text nor an integer")
-    text = _storable(value if isinstance(value, str) else _digits(value), what)
-    if len(text) > LIMIT or len(text.encode()) > LIMIT:
-        raise Unidentified(f"the {what} is longer than {LIMIT} bytes")
-    return text
-
-
-def _digits(value: int) -> str:
-    try:
-        return str(value)
-    except ValueError as error:  # Python refuses to print integers of more than 4300 digits
-        raise Unidentified(f"a number of the identity is longer than {LIMIT} digits") from error
-
-
-def _storable(text: str, what: str) -> str:
-    """No database stores lone surrogates; PostgreSQL stores no NUL."""
-    if "\0" in text:
-        raise Unidentified(f"the {what} contains a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise Unidentified(f"the {what} is not valid Unicode") from error
-    return text
-
-
-def _utf8(value: bytes, what: str) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise Unidentified(f"the {what} is not UTF-8") from error
-
-
-def _type(value: Any) -> str:
-    """A type; where there is none the message is a dead letter, not a quarantined one."""
-    text = _storable(value, "type") if isinstance(value, str) else ""
-    return text if len(text) <= LIMIT else text[:LIMIT] + "..."
-
-
-def _version(value: Any) -> int:
-    if value is None:
-        return 1
-    if isinstance(value, bool):
-        return 0
-    if isinstance(value, str):
-        value = int(value) if value.isdecimal() and len(value) < 10 else 0
-    return value if isinstance(value, int) and 0 < value < 2**31 else 0
-
-
-def _time(value: Any) -> datetime | None:
-    """An instant from RFC 3339 text or a count of (milli)seconds; None if unreadable."""
-    try:
-        if isinstance(value, str):
-            return _in_utc(msgspec.convert(value, datetime))
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
-    except (msgspec.ValidationError, ValueError, OverflowError, OSError):
-        pass
-    return None
-
-
-def _in_utc(time: datetime | None) -> datetime | None:
-    """The same instant in UTC, which a time without a zone is taken to be in already."""
-    if time is None or time.tzinfo is None:
-        return time and time.replace(tzinfo=UTC)
-    try:
-        return time.astimezone(UTC)
-    except OverflowError:  # the edges of the calendar
-        return None
-
-
-_UUID7: Final = re.compile(
-    r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
-)
-_ULID: Final = re.compile(r"(?=.*[A-Z])[0-7][0-9A-HJKMNP-TV-Z]{25}", re.IGNORECASE)
-_CROCKFORD: Final = {c: i for i, c in enumerate("0123456789ABCDEFGHJKMNPQRSTVWXYZ")}
-_PLAUSIBLE: Final = range(1_262_304_000_000, 4_102_444_800_000)  # the years 2010 to 2099
-
-
-def _time_in_id(id_: str) -> datetime | None:
-    """The time inside a UUIDv7 or ULID."""
-    milliseconds = 0
-    if len(id_) == 36 and (match := _UUID7.fullmatch(id_)):
-        milliseconds = int(match[1] + match[2], 16)
-    elif len(id_) == 26 and _ULID.fullmatch(id_):
-        for character in id_[:10].upper():
-            milliseconds = milliseconds * 32 + _CROCKFORD[character]
-    if milliseconds not in _PLAUSIBLE:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

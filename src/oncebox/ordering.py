@@ -50,6 +50,9 @@ def runs(
     `list_of` names the batch handler of an item, None where its handler takes one message. An item
     joins a list only if all earlier items of its key were in earlier calls or are in the same list.
     """
+    if not any(map(list_of, items)):
+        yield from ([item] for item in items)
+        return
     waiting = [deque(group) for group in _by_key(items, key)]
     while waiting:
         lists: dict[Any, list[T]] = {}

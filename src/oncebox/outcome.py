@@ -60,11 +60,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class ErrorText(NamedTuple):
-    """An error as it is written down: one line, the traceback, and what groups it with its like."""
+    """An error as it is written down: one line, and what groups it with its like."""
 
     line: str
-    trace: str
     fingerprint: str
+
+
+def trace(error: BaseException) -> str:
+    """The traceback of an error, its end where it is long."""
+    return _storable("".join(traceback.format_exception(error)))[-TRACE_LIMIT:]
 
 
 def describe(error: BaseException) -> ErrorText:
@@ -73,10 +77,8 @@ def describe(error: BaseException) -> ErrorText:
     place = f"{frames[-1].filename}:{frames[-1].name}" if frames else ""
     name = type(error).__qualname__
     digest = blake2b(f"{name}|{place}".encode(errors="replace"), digest_size=8).hexdigest()
-    trace = "".join(traceback.format_exception(error))
     return ErrorText(
         line=_storable(f"{name}: {_text(error)}")[:ERROR_LIMIT],
-        trace=_storable(trace)[-TRACE_LIMIT:],
         fingerprint=digest,
     )
 

@@ -173,7 +173,7 @@ def test_a_path_through_a_missing_object_finds_nothing() -> None:
 
 
 def test_a_path_through_something_else_than_an_object_is_refused() -> None:
-    with pytest.raises(Unidentified, match="not a JSON object"):
+    with pytest.raises(Unidentified, match="cannot be read"):
         Json("id", key="a.b")(as_json(id=1, a="text"))
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncebox.outcome import ERROR_LIMIT, TRACE_LIMIT, describe
+from oncebox.outcome import trace as traced
 
 
 class Refused(Exception):
@@ -68,7 +69,7 @@ def test_a_trace_shows_the_place_and_the_cause() -> None:
         except Refused as error:
             raise ValueError("outer") from error
 
-    trace = describe(caught(wrapped)).trace
+    trace = traced(caught(wrapped))
     assert "in refuse" in trace
     assert "Refused: no 17" in trace
     assert trace.endswith("ValueError: outer\n")
@@ -77,14 +78,14 @@ def test_a_trace_shows_the_place_and_the_cause() -> None:
 def test_an_error_that_was_never_raised_can_be_described() -> None:
     text = describe(Refused("no 1"))
     assert text.line == "Refused: no 1"
-    assert text.trace.endswith("Refused: no 1\n")
+    assert traced(Refused("no 1")).endswith("Refused: no 1\n")
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text())
 def test_what_is_written_down_can_be_stored(text: str) -> None:
-    line, trace, fingerprint = describe(caught(refuse, text))
-    for written in (line, trace, fingerprint):
+    error = caught(refuse, text)
+    for written in (*describe(error), traced(error)):
         assert "\0" not in written
         written.encode()
 
@@ -96,12 +97,13 @@ def test_nul_and_surrogates_are_escaped_and_not_lost() -> None:
 def test_a_long_error_is_cut_where_it_says_least() -> None:
     text = describe(Refused("x" * 100_000 + "end"))
     assert text.line == ("Refused: " + "x" * ERROR_LIMIT)[:ERROR_LIMIT]
-    assert len(text.trace) == TRACE_LIMIT
-    assert text.trace.endswith("xend\n")
+    trace = traced(Refused("x" * 100_000 + "end"))
+    assert len(trace) == TRACE_LIMIT
+    assert trace.endswith("xend\n")
 
 
 def test_an_endless_trace_keeps_its_end() -> None:
-    trace = describe(caught(deep, 400)).trace
+    trace = traced(caught(deep, 400))
     assert len(trace) == TRACE_LIMIT
     assert trace.endswith("Refused: bottom\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncebox.store.contract import Connection, Steps
+from oncebox.store.contract import Call, Connection, Steps
 
 
 class Work(Connection, Protocol):
@@ -54,12 +54,12 @@ class Work(Connection, Protocol):
 
     # -- for handlers -------------------------------------------------------------------------
 
-    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
-        """Execute a handler's statement and return a handle for its result."""
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
+        """The call that executes a handler's statement; its answer is a handle for the result."""
         ...
 
-    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
-        """Execute a handler's statement once per row."""
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
+        """The call that executes a handler's statement once per row."""
         ...
 
     def rows(self, handle: Any) -> Steps[list[Any]]:

@@ -21,7 +21,7 @@ from oncebox.errors import (
     SwallowedError,
     TransactionLost,
 )
-from oncebox.store.contract import Steps
+from oncebox.store.contract import Call, Steps
 
 DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
 
@@ -183,9 +183,9 @@ class DjangoWork:
 
     # -- handlers' statements -------------------------------------------------------------------
 
-    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
         statement = for_handler(sql, "format")
-        return (yield partial(self._submit, statement.sql, statement.bind(params)))
+        return partial(self._submit, statement.sql, statement.bind(params))
 
     def _submit(self, sql: str, args: tuple[Any, ...]) -> tuple[list[Any], int]:
         with self.connection.cursor() as cursor:
@@ -193,9 +193,9 @@ class DjangoWork:
             rows = cursor.fetchall() if cursor.description else []
             return rows, cursor.rowcount
 
-    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, "format")
-        yield partial(self._execute_many, statement.sql, [statement.bind(row) for row in rows])
+        return partial(self._execute_many, statement.sql, [statement.bind(row) for row in rows])
 
     def hold(self, result: object) -> None:
         """Results are read at once here."""

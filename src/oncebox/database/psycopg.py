@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from oncebox.database import faults
+from oncebox.database import faults, queueing
 from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.database.steps import entering, leaving
 from oncebox.errors import (
@@ -22,7 +22,7 @@ from oncebox.errors import (
     SwallowedError,
     TransactionLost,
 )
-from oncebox.store.contract import Steps
+from oncebox.store.contract import Call, Steps
 
 try:
     import psycopg_pool
@@ -91,6 +91,8 @@ class PsycopgWork:
         self._cursor = connection.cursor()
         self._binary = connection.cursor(binary=True)
         self._cursor_factory = connection.cursor_factory
+        self._submitted = 0
+        self._queue = queueing.aqueue if is_async else queueing.queue
         self._held: weakref.ref[object] | None = None
 
     @classmethod
@@ -218,18 +220,20 @@ class PsycopgWork:
 
     # -- handlers' statements -------------------------------------------------------------------
 
-    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
         statement = for_handler(sql, "format")
         if self._held is not None and self._held() is not None:
             self._cursor = self._cursor_factory(self.connection)
-        cursor = self._cursor
-        yield partial(cursor.execute, statement.sql, statement.bind(params))
-        return cursor
+        args = (statement.sql, statement.bind(params))
+        self._submitted += 1
+        if self._pipeline is None or self._submitted % queueing.EVERY == 0:
+            return partial(self._cursor.execute, *args)
+        return partial(self._queue, self._cursor, *args)
 
-    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, "format")
         cursor = self._cursor_factory(self.connection)
-        yield partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
+        return partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
 
     def hold(self, result: object) -> None:
         self._held = weakref.ref(result)

@@ -22,7 +22,7 @@ from oncebox.errors import (
     SwallowedError,
     TransactionLost,
 )
-from oncebox.store.contract import Steps
+from oncebox.store.contract import Call, Steps
 
 _DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
 _JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only"}
@@ -132,6 +132,7 @@ class SqlAlchemyWork:
         self._flush_once = flush_once
         self._session_options = dict(session_options or {})
         self._session: Any = None
+        self._checked = ""
         self._root: Any = None
         self._nested: list[Any] = []
         self._ours = True
@@ -171,7 +172,7 @@ class SqlAlchemyWork:
             raise TransactionLost
 
     def _check_statement(self, _: Any, __: Any, statement: str, *___: Any) -> None:
-        if not self._ours:
+        if not self._ours and statement is not self._checked:
             check_driver_statement(statement)
 
     def enter_savepoint(self) -> Steps[None]:
@@ -282,16 +283,17 @@ class SqlAlchemyWork:
 
     # -- handlers' statements -------------------------------------------------------------------
 
-    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
         statement = for_handler(sql, self._style)
-        bound = statement.bind(params)
-        return (yield partial(self.connection.exec_driver_sql, statement.sql, bound))
+        self._checked = statement.sql
+        return partial(self.connection.exec_driver_sql, statement.sql, statement.bind(params))
 
-    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, self._style)
-        if rows:
-            bound = [statement.bind(row) for row in rows]
-            yield partial(self.connection.exec_driver_sql, statement.sql, bound)
+        bound = [statement.bind(row) for row in rows]
+        if not bound:
+            return partial(self.connection.exec_driver_sql, "SELECT 1")
+        return partial(self.connection.exec_driver_sql, statement.sql, bound)
 
     def hold(self, result: object) -> None:
         """Every statement has a result of its own here."""

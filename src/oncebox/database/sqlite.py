@@ -19,7 +19,7 @@ from oncebox.errors import (
     NotInTransaction,
     TransactionLost,
 )
-from oncebox.store.contract import Steps
+from oncebox.store.contract import Call, Steps
 
 try:
     import fcntl
@@ -89,12 +89,8 @@ class GuardedConnection(sqlite3.Connection):
         if sql is BEGIN:
             self._wait_for_turn()
         cursor = super().execute(sql, *args)
-        self._cursors.add(cursor)
-        return cursor
-
-    def executemany(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        cursor = super().executemany(sql, *args)
-        self._cursors.add(cursor)
+        if cursor.description is not None:  # without rows there is nothing to keep open
+            self._cursors.add(cursor)
         return cursor
 
     def close_cursors(self) -> None:
@@ -319,16 +315,17 @@ class SqliteWork:
 
     # -- handlers' statements -------------------------------------------------------------------
 
-    def submit(self, sql: str, params: Mapping[str, Any]) -> Steps[Any]:
+    def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
         statement = for_handler(sql, "qmark")
-        self._check()
-        return (yield partial(self.connection.execute, statement.sql, statement.bind(params)))
+        if not self._raw.in_transaction:
+            raise TransactionLost
+        return partial(self.connection.execute, statement.sql, statement.bind(params))
 
-    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
+    def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, "qmark")
         self._check()
         bound = [statement.bind(row) for row in rows]
-        yield partial(self.connection.executemany, statement.sql, bound)
+        return partial(self.connection.executemany, statement.sql, bound)
 
     def hold(self, result: object) -> None:
         """Every statement has a cursor of its own here."""

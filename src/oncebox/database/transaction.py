@@ -90,13 +90,13 @@ class Transaction(_Transaction):
         On PostgreSQL statements are pipelined: an error may surface at a later statement, at the
         end of the handler, or where a result is read; use savepoint() to catch one.
         """
-        result = Result(self._work, run(self._work.submit(sql, params)))
+        result = Result(self._work, self._work.submit(sql, params)())
         self._work.hold(result)
         return result
 
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
         """Execute a statement once per row of parameters."""
-        run(self._work.submit_many(sql, rows))
+        self._work.submit_many(sql, rows)()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -140,13 +140,13 @@ class AsyncTransaction(_Transaction):
 
     async def execute(self, sql: str, /, **params: Any) -> AsyncResult:
         """Execute a statement with `:name` parameters; see Transaction.execute."""
-        result = AsyncResult(self._work, await arun(self._work.submit(sql, params)))
+        result = AsyncResult(self._work, await self._work.submit(sql, params)())
         self._work.hold(result)
         return result
 
     async def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
         """Execute a statement once per row of parameters."""
-        await arun(self._work.submit_many(sql, rows))
+        await self._work.submit_many(sql, rows)()
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

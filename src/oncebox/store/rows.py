@@ -10,7 +10,7 @@ from typing import Any
 
 from oncebox.message import Delivery, Message, headers_json
 from oncebox.ordering import lane
-from oncebox.outcome import Kind, Outcome, Reason, describe
+from oncebox.outcome import Kind, Outcome, Reason, describe, trace
 from oncebox.store.contract import Entry
 
 Row = dict[str, Any]
@@ -77,14 +77,14 @@ def _dead(entry: Entry) -> Row:
 def _attempt(entry: Entry) -> Row:
     outcome = entry.outcome
     message = _message(outcome)
-    error = outcome.error and describe(outcome.error)
+    assert outcome.error is not None
     return {
         "origin": message.origin,
         "message_id": message.id,
         "number": outcome.attempts,
         "outcome": outcome.kind.value,
-        "error": error and error.trace,
-        "fingerprint": error and error.fingerprint,
+        "error": trace(outcome.error),
+        "fingerprint": describe(outcome.error).fingerprint,
         "duration": entry.duration,
     }
 

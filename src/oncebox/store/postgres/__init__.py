@@ -44,14 +44,14 @@ class PostgresStore:
             "ids": [m.id for m in messages],
             "types": [m.type for m in messages],
             "versions": [m.version for m in messages],
-            "keys": [m.key for m in messages],
-            "payloads": [m.payload if keep_payload else None for m in messages],
-            "hashes": [m.content_hash for m in messages],
-            "headers": [headers_json(m.headers) for m in messages],
+            "keys": _column([m.key for m in messages]),
+            "payloads": [m.payload for m in messages] if keep_payload else None,
+            "hashes": _column([m.content_hash for m in messages]),
+            "headers": _column([headers_json(m.headers) for m in messages]),
             "sources": [a.delivery.source for a in arrivals],
-            "coordinates": [a.delivery.coordinates for a in arrivals],
-            "occurred": [m.occurred_at for m in messages],
-            "minted": [m.minted_at for m in messages],
+            "coordinates": _column([a.delivery.coordinates for a in arrivals]),
+            "occurred": _column([m.occurred_at for m in messages]),
+            "minted": _column([m.minted_at for m in messages]),
             "timeout": None if timeout is None else f"{timeout * 1000:.0f}ms",
             "any_snapshot": any_snapshot,
         }
@@ -111,3 +111,8 @@ class PostgresStore:
 
     def script(self) -> str:
         return steps.script(self.migrations, self._sql)
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    """An array, or None where it holds nothing: unnest() fills it up, and we need not send it."""
+    return values if any(value is not None for value in values) else None

@@ -1,0 +1,70 @@
+"""The place: where contenders get databases of their own. The server starts when it is needed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench import business
+from services import postgres
+
+
+class Place:
+    """A PostgreSQL server with fsync on, and a folder for SQLite files on the same disk."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self._stack = ExitStack()
+        self._folder = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="oncebox-bench-"))
+        )
+        self._numbers = count(1)
+        self._server: postgres.Postgres | None = None
+
+    @property
+    def server(self) -> postgres.Postgres:
+        if self._server is None:
+            self._server = postgres.start()
+            self._stack.callback(self._server.stop)
+        return self._server
+
+    def postgres(self) -> str:
+        """The URL of a new database with the business tables."""
+        url = self.server.create_database()
+        self._stack.callback(self.server.drop_database, url)
+        business.create_on_postgres(url)
+        return url
+
+    def sqlite(self) -> str:
+        """The URL of a new file with the business tables."""
+        path = str(self._folder / f"{next(self._numbers)}.db")
+        business.create_on_sqlite(path)
+        return f"sqlite:///{path}"
+
+    def fsync(self, times: int = 50) -> float:
+        """Seconds that the disk takes to write a page of a log for good, as every commit does."""
+        with (self._folder / "probe").open("wb", buffering=0) as file:
+            file.write(bytes(8192))
+            os.fsync(file.fileno())
+            started = time.perf_counter()
+            for _ in range(times):
+                os.pwrite(file.fileno(), bytes(8192), 0)
+                os.fdatasync(file.fileno())
+            return (time.perf_counter() - started) / times
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()

@@ -1,0 +1,82 @@
+"""The report: a header that says what was compared on what, a table, and the memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+from bench.measure import Measured
+
+WIDTHS = (18, 14, 10, 11, 7, 13, 6)
+TITLES = ("library", "handler", "naive/s", "oncebox/s", "ratio", "min-max", "goal")
+
+
+def header(*, postgres: str | None, fsync: float, batch: int, rounds: int) -> list[str]:
+    """What is compared, and on what."""
+    libraries = ("oncebox", "psycopg", "SQLAlchemy", "Django")
+    software = [f"Python {platform.python_version()}"]
+    software += [f"{name} {version(name)}" for name in libraries]
+    software += [f"SQLite {sqlite3.sqlite_version}"]
+    if postgres is not None:
+        software += [f"PostgreSQL {postgres} (fsync on)"]
+    load = os.getloadavg()[0]
+    return [
+        ", ".join(software),
+        f"{os.cpu_count()} cores, load {load:.1f}, an fdatasync takes {fsync * 1000:.2f} ms",
+        f"Inline, batches of {batch}, two statements per message, 20 % duplicates; medians of "
+        f"{rounds} interleaved rounds.",
+        "naive: a transaction per message by hand in the same library; "
+        "ratio: oncebox to naive. Every round is checked: each payment booked once.",
+    ]
+
+
+def title() -> str:
+    """The first line of the table."""
+    return _line(TITLES)
+
+
+def lines(library: str, results: Sequence[Measured]) -> list[str]:
+    """The lines of one library: its baseline against each of the others."""
+    baseline, *others = results
+    return [_line(_cells(library, baseline, other)) for other in others]
+
+
+def memory(points: Iterable[tuple[int, float]]) -> list[str]:
+    """Resident memory as messages pass, and how much came on top since half of them."""
+    seen = list(points)
+    growth = seen[-1][1] - seen[len(seen) // 2][1]
+    return [
+        *(f"{done:>12,} messages {megabytes:>8.1f} MB" for done, megabytes in seen),
+        f"growth over the second half: {growth:+.1f} MB",
+    ]
+
+
+def _cells(library: str, baseline: Measured, other: Measured) -> tuple[str, ...]:
+    ratios = other.ratios(baseline)
+    return (
+        library,
+        other.contender.label,
+        f"{baseline.rate:,.0f}",
+        f"{other.rate:,.0f}",
+        f"{other.ratio(baseline):.1f}",
+        f"{min(ratios):.1f}-{max(ratios):.1f}",
+        *_verdict(other.ratio(baseline), other.contender.goal),
+    )
+
+
+def _verdict(ratio: float, goal: float | None) -> tuple[str, ...]:
+    if goal is None:
+        return ("-",)
+    return f"{goal:.1f}", "ok" if ratio >= goal else "MISSED"
+
+
+def _line(cells: Sequence[str]) -> str:
+    """Text to the left, figures to the right, the verdict behind."""
+    padded = [
+        cell.ljust(width) if number < 2 else cell.rjust(width)
+        for number, (cell, width) in enumerate(zip(cells, WIDTHS, strict=False))
+    ]
+    return "  ".join(("".join(padded), *cells[len(WIDTHS) :])).rstrip()

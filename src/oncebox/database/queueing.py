@@ -1,0 +1,46 @@
+"""Queueing: statements of a psycopg pipeline, handed to libpq without waiting for the socket.
+
+psycopg looks at the socket for every statement; in an event loop that costs more than the statement
+itself. This skips the look: the next ordinary execute, or the next sync, sends and receives for
+all. It needs names that are private to psycopg. Where they are missing, statements are executed
+in the ordinary way; a test makes sure that we notice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import Cursor
+from psycopg.abc import PQGen
+
+EVERY = 16
+"""Every so many statements one is executed in the ordinary way, so that nothing piles up."""
+
+_NAMES = ("_start_query", "_convert_query", "_maybe_prepare_gen")
+SUPPORTED = all(hasattr(Cursor, name) for name in _NAMES)
+
+
+def queue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    """Execute in a pipeline, without looking whether answers have come."""
+    if not SUPPORTED:
+        return cursor.execute(sql, params)
+    _exhaust(cursor._start_query(sql))
+    _exhaust(cursor._maybe_prepare_gen(cursor._convert_query(sql, params)))
+    cursor._last_query = sql
+    commands = cursor.connection._pipeline.command_queue
+    while commands:
+        commands.popleft()()  # into libpq's buffer
+    return cursor
+
+
+async def aqueue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    """The same for an async cursor."""
+    if not SUPPORTED:
+        return await cursor.execute(sql, params)
+    return queue(cursor, sql, params)
+
+
+def _exhaust(steps: PQGen[Any]) -> None:
+    """Run a generator of psycopg that has nothing to wait for inside of a pipeline."""
+    for _ in steps:
+        raise AssertionError("psycopg wants to wait inside of a pipeline")
