@@ -9,7 +9,7 @@ POSTGRES ?= 14 18
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What must be covered almost completely: the rules, the unit of work, the SQL.
-HEART := */oncebox/identity.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/unit.py,*/oncebox/store/*
+HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test check format coverage matrix bench constraints clean

@@ -16,14 +16,16 @@ CREATE TABLE ledger (
   message_id text NOT NULL, account text NOT NULL, amount integer NOT NULL);
 CREATE TABLE accounts (name text PRIMARY KEY, balance bigint NOT NULL);
 CREATE TABLE inbox (
-  message_id text PRIMARY KEY, received_at timestamptz NOT NULL DEFAULT clock_timestamp());
-  payload bytea NOT NULL,
+  message_id text PRIMARY KEY, payload bytea NOT NULL,
+  received_at timestamptz NOT NULL DEFAULT clock_timestamp());
 """
 SQLITE = """
 CREATE TABLE ledger (
   id integer PRIMARY KEY, message_id text NOT NULL, account text NOT NULL, amount integer NOT NULL);
 CREATE TABLE accounts (name text PRIMARY KEY, balance integer NOT NULL);
-CREATE TABLE inbox (message_id text PRIMARY KEY, payload blob NOT NULL, received_at real NOT NULL DEFAULT (unixepoch()));
+CREATE TABLE inbox (
+  message_id text PRIMARY KEY, payload blob NOT NULL,
+  received_at real NOT NULL DEFAULT (julianday('now')));
 """
 _PAYMENTS = "SELECT count(*) FROM ledger"
 _BALANCES = "SELECT name, balance FROM accounts"

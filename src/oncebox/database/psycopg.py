@@ -30,6 +30,10 @@ except ImportError as error:  # pragma: no cover - psycopg without its pool
     raise MissingExtra("psycopg_pool", "postgres") from error
 
 
+CURSORS = 64
+"""How many statement texts of handlers have a cursor of their own at a time."""
+
+
 class PsycopgDatabase:
     """A pool of psycopg connections: the user's, or our own for a URL."""
 
@@ -88,12 +92,13 @@ class PsycopgWork:
         self._pipeline_block: Any = None
         self._block: Any = None
         self._savepoints: list[Any] = []
-        self._cursor = connection.cursor()
         self._binary = connection.cursor(binary=True)
         self._cursor_factory = connection.cursor_factory
         self._submitted = 0
         self._queue = queueing.aqueue if is_async else queueing.queue
-        self._held: weakref.ref[object] | None = None
+        self._held: dict[str, weakref.ref[object]] = {}
+        self._cursors: dict[str, Any] = {}
+        self._latest = ""
 
     @classmethod
     def borrowed(cls, connection: Any) -> PsycopgWork:
@@ -222,13 +227,23 @@ class PsycopgWork:
 
     def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
         statement = for_handler(sql, "format")
-        if self._held is not None and self._held() is not None:
-            self._cursor = self._cursor_factory(self.connection)
+        cursor = self._cursor_for(statement.sql)
         args = (statement.sql, statement.bind(params))
         self._submitted += 1
         if self._pipeline is None or self._submitted % queueing.EVERY == 0:
-            return partial(self._cursor.execute, *args)
-        return partial(self._queue, self._cursor, *args)
+            return partial(cursor.execute, *args)
+        return partial(self._queue, cursor, *args)
+
+    def _cursor_for(self, sql: str) -> Any:
+        """The cursor of a statement's text: used again, it remembers how to send the values."""
+        cursor = self._cursors.get(sql)
+        held = self._held.get(sql)
+        if cursor is None or (held is not None and held() is not None):
+            if len(self._cursors) >= CURSORS:
+                self._cursors.clear()
+            cursor = self._cursors[sql] = self._cursor_factory(self.connection)
+        self._latest = sql
+        return cursor
 
     def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, "format")
@@ -236,7 +251,7 @@ class PsycopgWork:
         return partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
 
     def hold(self, result: object) -> None:
-        self._held = weakref.ref(result)
+        self._held[self._latest] = weakref.ref(result)
 
     def rows(self, handle: Any) -> Steps[list[Any]]:
         if self._pipeline is not None:
