@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from oncebox.database import acquire
 from oncebox.database.contract import Database
+from oncebox.errors import DatabaseUnavailable
 from oncebox.store import migrations
 from oncebox.store.contract import Steps, Store
+
+TRIES = 4
 
 
 def migrate(database: Database, store: Store) -> Steps[list[str]]:
@@ -29,11 +32,29 @@ def migrate(database: Database, store: Store) -> Steps[list[str]]:
 
 def check_schema(database: Database, store: Store) -> Steps[None]:
     """Raise SchemaMissing or CodeTooOld unless the tables fit this code."""
+    for _ in range(TRIES):
+        try:
+            found = yield from _version(database, store)
+        except _Lost:  # a connection that was idle while the server went away: look for a live one
+            yield from database.recover()
+        else:
+            return migrations.check(store.migrations, found)
+    raise DatabaseUnavailable
+
+
+def _version(database: Database, store: Store) -> Steps[tuple[int, int] | None]:
     work = yield from acquire(database)
     try:
         yield from work.begin()
-        found = yield from store.version(work)
+        return (yield from store.version(work))
+    except Exception as error:
+        if work.is_lost(error):
+            raise _Lost from error
+        raise
     finally:
         yield from work.rollback()
         yield from database.release(work)
-    migrations.check(store.migrations, found)
+
+
+class _Lost(Exception):
+    """The connection is gone."""

@@ -118,6 +118,20 @@ def test_the_users_pool_is_used_and_left_open(world: World) -> None:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.only(("psycopg",))
+def test_a_pool_full_of_dead_connections_is_recovered_from_at_the_start(world: World) -> None:
+    world.inbox()
+    with psycopg_pool.ConnectionPool(world.url, min_size=4, max_size=4) as pool:
+        pool.wait()
+        inbox = Inbox("billing", pool)
+        inbox.on("order")(lambda payload: None)
+        world.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert inbox.process([order("a")])[0].kind == "done"
+
+
 @pytest.mark.only(("psycopg-async",))
 def test_the_users_async_pool_is_used_and_left_open(world: World) -> None:
     async def use() -> None:

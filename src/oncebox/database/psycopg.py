@@ -116,8 +116,9 @@ class PsycopgWork:
         # A transaction block, because inside of one psycopg forbids commit() and rollback(). It is
         # entered before pipeline mode: psycopg learns of a pipelined BEGIN too late. Made directly:
         # connection.transaction() waits for the server twice more in a pipeline.
-        self._block = self._transaction(self.connection)
-        yield entering(self._block)
+        block = self._transaction(self.connection)
+        yield entering(block)
+        self._block = block
         self.connection.cursor_factory = _guarded(self._cursor_factory)
         if self._pipelined:
             self._pipeline_block = self.connection.pipeline()

@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from oncebox.errors import CodeTooOld, SchemaMissing
 from oncebox.store.contract import Connection, Steps
-from oncebox.store.statements import Migration
+from oncebox.store.names import Names
+from oncebox.store.statements import Migration, migrations, statements
 
 
-class Migrated(Protocol):
-    """What has a history and a version."""
+class Migrated:
+    """A store as far as its schema is concerned: its statements, its history, its version."""
 
-    migrations: list[Migration]
+    dialect: str
 
-    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]: ...
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.migrations = migrations(self.dialect, names)
+        self._sql = statements(self.dialect, names)
+
+    def _meta_name(self) -> str:
+        """The name by which the database knows the table of the version."""
+        return self.names.quoted("meta")
+
+    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
+        """The schema's version and the oldest code it serves; None where there are no tables."""
+        there = yield from connection.fetch(self._sql["has_meta"], {"meta": self._meta_name()})
+        if not there[0][0]:
+            return None
+        found = yield from connection.fetch(self._sql["read_meta"], {})
+        return (found[0][0], found[0][1]) if found else None
+
+    def migrate(self, connection: Connection) -> Steps[list[str]]:
+        """Bring the schema up to date; returns the names of the migrations that were applied."""
+        yield from connection.execute(self._sql["create_meta"], {})
+        found = yield from self.version(connection)
+        todo = missing(self.migrations, found[0] if found else 0)
+        for migration in todo:
+            for statement in migration.statements:
+                yield from connection.execute(statement.sql, {})
+        if todo:
+            newest = {"version": todo[-1].version, "serves": todo[-1].serves}
+            yield from connection.execute(self._sql["clear_meta"], {})
+            yield from connection.execute(self._sql["write_meta"], newest)
+        return [migration.name for migration in todo]
+
+    def script(self) -> str:
+        """All migrations as SQL for review, with their descriptions."""
+        texts = (text.rstrip(";") + ";" for text in executed(self.migrations, self._sql))
+        return "\n\n".join(texts) + "\n"
 
 
 def missing(history: list[Migration], version: int) -> list[Migration]:
     """The steps that a schema of this version still needs."""
     return [migration for migration in history if migration.version > version]
-
-
-def bring_up_to_date(
-    store: Migrated, connection: Connection, sql: Mapping[str, str]
-) -> Steps[list[str]]:
-    """Apply the missing steps and write down the new version. The caller holds the lock."""
-    found = yield from store.version(connection)
-    todo = missing(store.migrations, found[0] if found else 0)
-    for migration in todo:
-        for statement in migration.statements:
-            yield from connection.execute(statement.sql, {})
-    if todo:
-        newest = {"version": todo[-1].version, "serves": todo[-1].serves}
-        yield from connection.execute(sql["clear_meta"], {})
-        yield from connection.execute(sql["write_meta"], newest)
-    return [migration.name for migration in todo]
 
 
 def check(history: list[Migration], found: tuple[int, int] | None) -> None:
@@ -69,9 +87,3 @@ def executed(history: list[Migration], sql: Mapping[str, str]) -> Iterator[str]:
     newest = history[-1]
     written = sql["write_meta"].replace(":version", str(newest.version))
     yield written.replace(":serves", str(newest.serves))
-
-
-def script(history: list[Migration], sql: Mapping[str, str]) -> str:
-    """All steps as one text for review, with their descriptions."""
-    texts = (text.rstrip(";") + ";" for text in executed(history, sql))
-    return "\n\n".join(texts) + "\n"

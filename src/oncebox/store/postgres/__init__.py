@@ -7,23 +7,20 @@ from typing import Any
 
 from oncebox.message import headers_json
 from oncebox.ordering import lock_number
-from oncebox.store import migrations as steps
 from oncebox.store import rows
 from oncebox.store.contract import Arrival, Claims, Connection, Entry, Steps
+from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
-from oncebox.store.statements import migrations, statements
 
 
-class PostgresStore:
+class PostgresStore(Migrated):
     """PostgreSQL 14 and newer."""
 
     dialect = "postgres"
 
     def __init__(self, names: Names) -> None:
-        self.names = names
+        super().__init__(names)
         self.scope = f"{names.schema or ''}\0{names.prefix}"
-        self.migrations = migrations(self.dialect, names)
-        self._sql = statements(self.dialect, names)
 
     def claim(
         self,
@@ -92,25 +89,13 @@ class PostgresStore:
                 yield from connection.execute(self._sql[name], {**context, **columns})
         yield from connection.execute(self._sql["count"], {**context, **rows.counters(entries)})
 
-    def guard(self, claims: Claims) -> tuple[str, Mapping[str, Any]]:
-        return self._sql["guard"], {"xid": claims.token}
-
-    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
-        meta = {"meta": self.names.quoted("meta")}
-        there = yield from connection.fetch(self._sql["has_meta"], meta)
-        if not there[0][0]:
-            return None
-        found = yield from connection.fetch(self._sql["read_meta"], {})
-        return (found[0][0], found[0][1]) if found else None
-
     def migrate(self, connection: Connection) -> Steps[list[str]]:
         lock = {"lock": lock_number(self.scope, "migrations")}
         yield from connection.fetch(self._sql["lock_migrations"], lock)
-        yield from connection.execute(self._sql["create_meta"], {})
-        return (yield from steps.bring_up_to_date(self, connection, self._sql))
+        return (yield from super().migrate(connection))
 
-    def script(self) -> str:
-        return steps.script(self.migrations, self._sql)
+    def guard(self, claims: Claims) -> tuple[str, Mapping[str, Any]]:
+        return self._sql["guard"], {"xid": claims.token}
 
 
 def _column(values: list[Any]) -> list[Any] | None:

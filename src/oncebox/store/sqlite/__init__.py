@@ -12,11 +12,10 @@ import msgspec
 
 from oncebox.errors import ConfigurationError
 from oncebox.message import headers_json
-from oncebox.store import migrations as steps
 from oncebox.store import rows
 from oncebox.store.contract import Answer, Arrival, Claims, Connection, Entry, Steps
+from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
-from oncebox.store.statements import migrations, statements
 
 PARKED = 2**63 - 1
 """Infinity, as the largest integer."""
@@ -31,7 +30,7 @@ def microseconds(time: datetime | None) -> int | None:
     return None if time is None else (time - _EPOCH) // _MICROSECOND
 
 
-class SqliteStore:
+class SqliteStore(Migrated):
     """SQLite 3.37 and newer. BEGIN IMMEDIATE stands for all locks."""
 
     dialect = "sqlite"
@@ -39,10 +38,11 @@ class SqliteStore:
     def __init__(self, names: Names) -> None:
         if names.schema is not None:
             raise ConfigurationError("SQLite has no schemas: use a prefix")
-        self.names = names
+        super().__init__(names)
         self.scope = names.prefix
-        self.migrations = migrations(self.dialect, names)
-        self._sql = statements(self.dialect, names)
+
+    def _meta_name(self) -> str:
+        return f"{self.names.prefix}meta"
 
     def claim(
         self,
@@ -147,21 +147,6 @@ class SqliteStore:
 
     def guard(self, claims: Claims) -> tuple[str, Mapping[str, Any]]:
         return self._sql["guard"], {}
-
-    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
-        meta = {"meta": f"{self.names.prefix}meta"}
-        there = yield from connection.fetch(self._sql["has_meta"], meta)
-        if not there[0][0]:
-            return None
-        found = yield from connection.fetch(self._sql["read_meta"], {})
-        return (found[0][0], found[0][1]) if found else None
-
-    def migrate(self, connection: Connection) -> Steps[list[str]]:
-        yield from connection.execute(self._sql["create_meta"], {})
-        return (yield from steps.bring_up_to_date(self, connection, self._sql))
-
-    def script(self) -> str:
-        return steps.script(self.migrations, self._sql)
 
 
 def _answer(
