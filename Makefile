@@ -2,7 +2,7 @@
 
 PYTHON   ?= python3
 VENV     ?= .venv
-ARGS     ?=
+ARGS     ?= -n 2
 PYTHONS  ?= 3.11 3.12 3.13
 POSTGRES ?= 14 18
 

@@ -44,7 +44,8 @@ class Route(msgspec.Struct, frozen=True):
     def decode(self, message: Message) -> Any:
         """The payload as the handler takes it. Raises Undecodable."""
         if not self.upcasters:
-            return self.handler.shape.decode(message)
+            decode = self.handler.shape.decode
+            return message if decode is None else decode(message.payload)
         value = payload.plain(message)
         for upcast in self.upcasters:
             try:
@@ -150,7 +151,7 @@ class Registry:
 
     def ignores(self, message: Message) -> bool:
         """Whether messages of this type are settled without a trace other than a count."""
-        if any(fnmatchcase(message.type, pattern) for pattern in self._ignored):
+        if self._ignored and any(fnmatchcase(message.type, name) for name in self._ignored):
             return True
         return self._ignore_unknown and not self._takes(message.type)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 LANES = 64
@@ -39,7 +40,7 @@ def lock_number(scope: str, key: str) -> int:
 
 def in_key_order(items: Iterable[T], key: Callable[[T], str | None]) -> list[T]:
     """Sorted by key, arrival order kept within each: business rows are then locked in one order."""
-    return sorted(items, key=lambda item: key(item) or "")
+    return [item for _, item in sorted(((key(i) or "", i) for i in items), key=itemgetter(0))]
 
 
 def runs(

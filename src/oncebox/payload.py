@@ -16,8 +16,8 @@ from oncebox.message import Message
 class Shape(msgspec.Struct, frozen=True):
     """How a payload becomes what the handler takes."""
 
-    decode: Callable[[Message], Any]
-    """From the raw message."""
+    decode: Callable[[bytes], Any] | None
+    """From the payload; None: the handler takes the whole message."""
     convert: Callable[[Any], Any]
     """From plain JSON values, after an upcaster."""
 
@@ -25,9 +25,9 @@ class Shape(msgspec.Struct, frozen=True):
 def shape_of(annotation: Any) -> Shape:
     """What an annotation asks for: Message, bytes, dict, dataclass, msgspec or pydantic type."""
     if annotation is Message:
-        return Shape(decode=lambda message: message, convert=_no_upcast)
+        return Shape(decode=None, convert=_no_upcast)
     if annotation is bytes:
-        return Shape(decode=lambda message: message.payload, convert=_no_upcast)
+        return Shape(decode=lambda payload: payload, convert=_no_upcast)
     if _mentions_pydantic(annotation):
         return _pydantic(annotation)
     try:
@@ -36,14 +36,15 @@ def shape_of(annotation: Any) -> Shape:
     except TypeError as error:
         raise HandlerError(f"a payload cannot be decoded into {annotation!r}: {error}") from error
     return Shape(
-        decode=_guarded(lambda message: decoder.decode(message.payload)),
+        decode=_guarded(decoder.decode),
         convert=_guarded(lambda value: msgspec.convert(value, annotation)),
     )
 
 
 def plain(message: Message) -> Any:
     """The payload as plain JSON values."""
-    return _PLAIN.decode(message)
+    assert _PLAIN.decode is not None
+    return _PLAIN.decode(message.payload)
 
 
 def _mentions_pydantic(annotation: Any) -> bool:
@@ -57,7 +58,7 @@ def _pydantic(annotation: Any) -> Shape:
 
     adapter: Any = TypeAdapter(annotation)
     return Shape(
-        decode=_guarded(lambda message: adapter.validate_json(message.payload)),
+        decode=_guarded(adapter.validate_json),
         convert=_guarded(adapter.validate_python),
     )
 

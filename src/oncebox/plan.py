@@ -190,6 +190,8 @@ class Plan:
 
     def unheld(self, items: Sequence[Item]) -> list[Item]:
         """The items that may still run; the others are parked behind their key's failure."""
+        if not self._held:
+            return list(items)
         free = []
         for item in items:
             if self._waits(item):
@@ -201,7 +203,8 @@ class Plan:
     def done(self, items: Sequence[Item]) -> None:
         """Their handlers' work stays."""
         for item in items:
-            self._settle(item, Kind.done)
+            outcome = Outcome(Kind.done, item.delivery, item.message)
+            self._entries[item] = Entry(outcome, self._seqs[item])
 
     def fail(self, item: Item, error: BaseException, duration: float | None = None) -> None:
         """Its handler raised: another attempt later, or a dead letter. Either may hold its key.

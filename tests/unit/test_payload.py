@@ -69,6 +69,12 @@ def message(payload: bytes) -> Message:
     return Message("1", payload)
 
 
+def decoded(annotation: Any, payload: bytes) -> Any:
+    decode = shape_of(annotation).decode
+    assert decode is not None
+    return decode(payload)
+
+
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
@@ -84,18 +90,17 @@ def message(payload: bytes) -> Message:
 )
 def test_a_payload_becomes_what_the_annotation_says(annotation: Any, value: Any) -> None:
     shape = shape_of(annotation)
-    assert shape.decode(message(BODY)) == value
+    assert decoded(annotation, BODY) == value
     assert shape.convert({"id": "o-1", "total": 5}) == value
 
 
 def test_a_list_is_decoded_item_by_item() -> None:
-    assert shape_of(list[Order]).decode(message(b"[" + BODY + b"]")) == [Order("o-1", 5)]
+    assert decoded(list[Order], b"[" + BODY + b"]") == [Order("o-1", 5)]
 
 
 def test_message_and_bytes_are_handed_over_undecoded() -> None:
-    given_message = message(b"\xff")
-    assert shape_of(Message).decode(given_message) is given_message
-    assert shape_of(bytes).decode(given_message) == b"\xff"
+    assert shape_of(Message).decode is None
+    assert decoded(bytes, b"\xff") == b"\xff"
 
 
 @pytest.mark.parametrize("annotation", [Message, bytes])
@@ -110,7 +115,7 @@ def test_an_upcaster_needs_a_handler_that_takes_decoded_values(annotation: Any) 
 @pytest.mark.parametrize("bad", [b'{"id": "o-1"}', b'{"id": 1, "total": 5}', b"[]", b"null", b""])
 def test_a_payload_of_another_shape_is_undecodable(annotation: Any, bad: bytes) -> None:
     with pytest.raises(Undecodable):
-        shape_of(annotation).decode(message(bad))
+        decoded(annotation, bad)
 
 
 @pytest.mark.parametrize("annotation", [Order, StructOrder, DictOrder, ModelOrder])
@@ -124,7 +129,7 @@ def test_a_value_of_another_shape_cannot_be_converted(annotation: Any) -> None:
 @given(payload=st.binary() | st.sampled_from([b"{}", b"[1]", b'"x"', b"NaN", b"1e999", BODY]))
 def test_any_bytes_are_decoded_or_undecodable(annotation: Any, payload: bytes) -> None:
     with suppress(Undecodable):
-        shape_of(annotation).decode(message(payload))
+        decoded(annotation, payload)
 
 
 @pytest.mark.parametrize("annotation", [Any, dict, ModelOrder], ids=str)
@@ -135,7 +140,7 @@ def test_any_bytes_are_decoded_or_undecodable(annotation: Any, payload: bytes) -
 )
 def test_hostile_json_is_undecodable(annotation: Any, payload: bytes) -> None:
     with pytest.raises(Undecodable):
-        shape_of(annotation).decode(message(payload))
+        decoded(annotation, payload)
 
 
 def test_64_bit_numbers_stay_exact() -> None:
@@ -145,14 +150,14 @@ def test_64_bit_numbers_stay_exact() -> None:
 @pytest.mark.parametrize("annotation", [Parcel, ModelParcel])
 def test_a_types_own_check_that_raises_makes_the_payload_undecodable(annotation: Any) -> None:
     with pytest.raises(Undecodable, match="KeyError"):
-        shape_of(annotation).decode(message(b'{"lines": {}}'))
+        decoded(annotation, b'{"lines": {}}')
     with pytest.raises(Undecodable, match="KeyError"):
         shape_of(annotation).convert({"lines": {}})
 
 
 def test_the_error_quotes_little_of_the_payload() -> None:
     with pytest.raises(Undecodable) as caught:
-        shape_of(ModelOrder).decode(message(b'{"id": [' + b"1," * 10_000 + b'1], "total": "x"}'))
+        decoded(ModelOrder, b'{"id": [' + b"1," * 10_000 + b'1], "total": "x"}')
     assert str(caught.value).startswith("ValidationError: ")
     assert len(str(caught.value)) < 600
 
@@ -170,9 +175,5 @@ def test_a_class_that_cannot_be_decoded_into_is_refused(annotation: Any) -> None
         shape_of(annotation)
 
 
-def test_a_list_of_pydantic_models_is_decoded_or_refused() -> None:
-    try:
-        shape = shape_of(list[ModelOrder])
-    except HandlerError:
-        return
-    assert shape.decode(message(b"[" + BODY + b"]")) == [ModelOrder(id="o-1", total=5)]
+def test_a_list_of_pydantic_models_is_decoded() -> None:
+    assert decoded(list[ModelOrder], b"[" + BODY + b"]") == [ModelOrder(id="o-1", total=5)]

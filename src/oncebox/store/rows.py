@@ -15,7 +15,9 @@ from oncebox.store.contract import Entry
 
 Row = dict[str, Any]
 
+_KINDS = [kind.value for kind in Kind]
 _PENDING = (Kind.failed, Kind.parked, Kind.stored)
+_QUIET = (Kind.done, Kind.duplicate, Kind.ignored)
 _DEAD = (Kind.dead, Kind.quarantined)
 
 
@@ -34,10 +36,15 @@ def attempt_rows(entries: Sequence[Entry]) -> list[Row]:
     return [_attempt(entry) for entry in entries if entry.outcome.attempts]
 
 
+def unfinished(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that leave more than a count behind; usually none."""
+    return [entry for entry in entries if entry.outcome.kind not in _QUIET]
+
+
 def counters(entries: Sequence[Entry]) -> Row:
     """How many deliveries had which outcome."""
-    counts = Counter(entry.outcome.kind for entry in entries)
-    return {"received": len(entries), **{kind.value: counts[kind] for kind in Kind}}
+    counts = Counter(entry.outcome.kind._value_ for entry in entries)
+    return {"received": len(entries), **{kind: counts[kind] for kind in _KINDS}}
 
 
 def _pending(entry: Entry) -> Row:

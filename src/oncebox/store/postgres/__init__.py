@@ -79,10 +79,11 @@ class PostgresStore(Migrated):
         self, connection: Connection, consumer: str, worker: str, entries: Sequence[Entry]
     ) -> Steps[None]:
         context = {"consumer": consumer, "worker": worker}
+        left = rows.unfinished(entries)
         for name, table in (
-            ("store_pending", rows.pending_rows(entries)),
-            ("store_dead", rows.dead_rows(entries)),
-            ("store_attempts", rows.attempt_rows(entries)),
+            ("store_pending", rows.pending_rows(left)),
+            ("store_dead", rows.dead_rows(left)),
+            ("store_attempts", rows.attempt_rows(left)),
         ):
             if table:
                 columns = {column: [row[column] for row in table] for column in table[0]}

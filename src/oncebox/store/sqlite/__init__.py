@@ -134,10 +134,11 @@ class SqliteStore(Migrated):
     ) -> Steps[None]:
         now = _now()
         context = {"consumer": consumer, "worker": worker, "ended_at": now, "died_at": now}
+        left = rows.unfinished(entries)
         for name, table in (
-            ("store_pending", rows.pending_rows(entries)),
-            ("store_dead", rows.dead_rows(entries)),
-            ("store_attempts", rows.attempt_rows(entries)),
+            ("store_pending", rows.pending_rows(left)),
+            ("store_dead", rows.dead_rows(left)),
+            ("store_attempts", rows.attempt_rows(left)),
         ):
             if table:
                 bound = [_bound({**context, **row}, now) for row in table]
