@@ -2,7 +2,7 @@
 
 PYTHON   ?= python3
 VENV     ?= .venv
-ARGS     ?= -n 2
+ARGS     ?=
 PYTHONS  ?= 3.11 3.12 3.13
 POSTGRES ?= 14 18
 
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),-n 2)
 
 check: $(STAMP)  ## Check format, style, types and layers
 	$(BIN)/ruff format --check
@@ -41,7 +41,7 @@ format: $(STAMP)  ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix
 
 coverage: $(STAMP)  ## Run the tests with branch coverage; the heart must reach 95 %
-	$(BIN)/python -m pytest --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest --cov --cov-report= $(or $(ARGS),-n 2)
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include='$(HEART)' --fail-under=95
 
