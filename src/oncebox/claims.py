@@ -17,7 +17,8 @@ from oncebox.store.contract import Answer, Arrival, Claims, Steps
 class Claimer:
     """Claims on the caller's connection, whichever it is."""
 
-    def __init__(self, consumer: str, names: Names, *, keep_payload: bool) -> None:
+    def __init__(self, consumer: str, names: Names, *, keep_payload: bool, is_async: bool) -> None:
+        self._is_async = is_async
         self._consumer = consumer
         self._names = names
         self._keep_payload = keep_payload
@@ -58,23 +59,24 @@ class Claimer:
         self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool
     ) -> Steps[list[bool]]:
         """Claim many messages; the second of two equal ids is a duplicate of the first."""
-        wanted = [m if isinstance(m, Message) else checked_message(m) for m in messages]
+        wanted = [_checked(message) for message in messages]
         first: dict[tuple[str, str], Message] = {}
         for message in wanted:
             known = first.setdefault((message.origin, message.id), message)
-            if known.content_hash != message.content_hash:
+            hashes = {known.content_hash, message.content_hash}
+            if len(hashes) > 1 and None not in hashes:
                 raise ContentMismatch(_mismatch(message))
-        arrivals = [Arrival(message, Delivery(message.payload)) for message in first.values()]
-        if not arrivals:
+        if not first:
             return []
+        arrivals = [Arrival(message, Delivery(message.payload)) for message in first.values()]
         answers = yield from self._claim(connection, arrivals, accept_retries)
-        new = {id(a.message) for a, is_new in zip(arrivals, answers, strict=True) if is_new}
-        return [id(message) in new for message in wanted]
+        new = {name for name, is_new in zip(first, answers, strict=True) if is_new}
+        return [_taken(new, (message.origin, message.id)) for message in wanted]
 
     def _claim(
         self, connection: Any, arrivals: Sequence[Arrival], accept_retries: bool
     ) -> Steps[list[bool]]:
-        dialect, work = yield from borrow(connection)
+        dialect, work = yield from borrow(connection, is_async=self._is_async)
         store = self._store(dialect)
         try:
             claims = yield from store.claim(
@@ -99,6 +101,21 @@ class Claimer:
         if dialect not in self._stores:
             self._stores[dialect] = store_for(dialect, self._names)
         return self._stores[dialect]
+
+
+def _checked(message: str | Message) -> Message:
+    """A message whose names are valid; what is compared is its content_hash, if it has one."""
+    if isinstance(message, Message):
+        checked_message(message.id, origin=message.origin, key=message.key)
+        return message
+    return checked_message(message)
+
+
+def _taken(new: set[tuple[str, str]], name: tuple[str, str]) -> bool:
+    """Whether this is the first of its name: the next one is a duplicate."""
+    is_new = name in new
+    new.discard(name)
+    return is_new
 
 
 def _refusal(arrivals: Sequence[Arrival], claims: Claims) -> Exception:

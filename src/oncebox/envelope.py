@@ -25,7 +25,7 @@ class Envelope:
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self._fields: dict[str, msgspec.Raw] | None = None
-        self._headers: dict[str, str | bytes] | None = None
+        self._headers: dict[str, str | bytes | None] | None = None
         self._mode: str | None = None
 
     def header(self, name: str) -> str | None:

@@ -9,7 +9,7 @@ class OnceboxError(Exception):
     """something went wrong in oncebox"""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or type(self).__doc__)
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
 # -- what the programmer has to mend --------------------------------------------------------------
@@ -26,8 +26,9 @@ class HandlerError(ConfigurationError):
 class MissingExtra(ConfigurationError):
     """an optional dependency is not installed"""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'oncebox[{extra}]'")
+    def __init__(self, package: str, extra: str | None) -> None:
+        wanted = f"'oncebox[{extra}]'" if extra else package
+        super().__init__(f"{package} is not installed: pip install {wanted}")
 
 
 class ForkedInbox(OnceboxError):
@@ -106,8 +107,9 @@ class TransactionLost(OnceboxError):
 
 
 class GuardFailed(OnceboxError):
-    """a handler committed the transaction of the claim behind oncebox's back, and its messages are
-    recorded although their work may be half done: settle nothing, and look at them by hand"""
+    """a transaction got lost, and its messages are recorded all the same: a handler committed it
+    behind oncebox's back, and their work may be half done, or another consumer finished them
+    meanwhile; settle nothing, and look at them by hand"""
 
 
 class SwallowedError(OnceboxError):

@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 from oncebox import payload
-from oncebox.errors import HandlerError, PayloadTooLarge, Undecodable, UnknownType, UnknownVersion
+from oncebox.errors import (
+    ConfigurationError,
+    HandlerError,
+    PayloadTooLarge,
+    Undecodable,
+    UnknownType,
+    UnknownVersion,
+)
 from oncebox.message import Message
 from oncebox.ordering import Order
 from oncebox.retry import Retry
@@ -33,6 +40,21 @@ class Handler(msgspec.Struct, frozen=True, eq=False):
     takes_tx: bool
     retry: Retry
     order: Order
+
+
+def checked_retry(retry: Any) -> Retry:
+    """A retry policy, or a ConfigurationError."""
+    if not isinstance(retry, Retry):
+        raise ConfigurationError(f"retry is a policy such as Retry(max_attempts=5), not {retry!r}")
+    return retry
+
+
+def checked_order(order: Any) -> Order:
+    """An order policy, or a ConfigurationError."""
+    try:
+        return Order(order)
+    except ValueError:
+        raise ConfigurationError(f"order is 'park' or 'skip', not {order!r}") from None
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -107,8 +129,8 @@ class Registry:
             shape=shape,
             batch=batch,
             takes_tx=takes_tx,
-            retry=retry or self._retry,
-            order=order or self._order,
+            retry=self._retry if retry is None else checked_retry(retry),
+            order=self._order if order is None else checked_order(order),
         )
         self._routes.clear()
 
@@ -196,6 +218,17 @@ class Registry:
             if candidate == ANY_TYPE:
                 return Route(handler)
         raise UnknownType(f"no handler for type {type_!r}" if type_ else "the message has no type")
+
+
+def check_answer(handler: Handler, answer: Any) -> None:
+    """Refuse a handler that returned the work instead of doing it."""
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer):
+        if hasattr(answer, "close"):
+            answer.close()
+        raise HandlerError(
+            f"handler {_name(handler.function)} returned a {type(answer).__name__} that nobody "
+            "runs: make it async def, or a plain function"
+        )
 
 
 def _signature(function: Function, *, batch: bool) -> tuple[Any, bool]:

@@ -269,6 +269,6 @@ def checked_message(
         version=version_number(version),
         key=None if key is None else name(key, "key"),
         headers=headers,
-        minted_at=time_in_id(id) or minted_at,
+        minted_at=time_in_id(id) or in_utc(minted_at),
         content_hash=None if payload is None else content_hash(payload),
     )

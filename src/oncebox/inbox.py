@@ -7,8 +7,8 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -18,7 +18,7 @@ from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.database.transaction import AsyncTransaction, Transaction
 from oncebox.errors import ConfigurationError, ForkedInbox, OnceboxError
-from oncebox.handlers import Registry
+from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.identity import CloudEvents, Identity
 from oncebox.message import Delivery, Message
 from oncebox.options import checked_options
@@ -67,23 +67,26 @@ class Inbox:
             raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
         if unknown_type not in ("dead", "ignore"):
             raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
-        if transaction_timeout < timedelta(seconds=1):
-            raise ConfigurationError("transaction_timeout must be at least a second")
+        if not isinstance(transaction_timeout, timedelta) or transaction_timeout < _SECOND:
+            raise ConfigurationError("transaction_timeout is a timedelta of at least a second")
+        if identity is not None and (isinstance(identity, type) or not callable(identity)):
+            raise ConfigurationError(f"identity is a rule such as CloudEvents(), not {identity!r}")
         self.name = name
         self.identity = identity or CloudEvents()
         self._target = target(database, pipeline=pipeline)
         self._names = Names(prefix, schema)
         self._store = store_for(self._target.dialect, self._names)
-        self._order = Order(order)
+        self._order = checked_order(order)
         self._registry = Registry(
-            retry=retry or Retry(),
+            retry=Retry() if retry is None else checked_retry(retry),
             order=self._order,
             payload_limit=payload_limit,
             ignore_unknown=unknown_type == "ignore",
         )
         if self._target.is_async is not None:
             self._registry.set_colour(self._target.is_async, "the database")
-        self._claimer = Claimer(name, self._names, keep_payload=keep_payload)
+        self._claimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=False)
+        self._aclaimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=True)
         self._keep_payload = keep_payload
         self._timeout = transaction_timeout.total_seconds()
         self._database: Database | None = None
@@ -176,19 +179,22 @@ class Inbox:
 
     async def aclaim(self, connection: Any, id: str, **properties: Any) -> bool:
         """See claim()."""
-        return await arun(self._claimer.claim(connection, id, **properties))
+        return await arun(self._aclaimer.claim(connection, id, **properties))
 
     def claim_many(
         self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
     ) -> list[bool]:
-        """Claim many messages, given by id or as Message, in one round trip; see claim()."""
+        """Claim many messages, given by id or as Message, in one round trip; see claim().
+
+        Messages are compared by their content_hash, where they have one.
+        """
         return run(self._claimer.claim_many(connection, messages, accept_retries=accept_retries))
 
     async def aclaim_many(
         self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
     ) -> list[bool]:
         """See claim_many()."""
-        steps = self._claimer.claim_many(connection, messages, accept_retries=accept_retries)
+        steps = self._aclaimer.claim_many(connection, messages, accept_retries=accept_retries)
         return await arun(steps)
 
     def _process(self, deliveries: Iterable[Delivery], *, is_async: bool) -> Steps[list[Outcome]]:
@@ -248,7 +254,8 @@ class Inbox:
         if not self._ready:
             yield from database.open()
             yield from check_schema(database, self._store)
-            self._ready = True
+            with self._lock:
+                self._ready = self._database is database
         return database
 
     def _close(self) -> Steps[None]:
@@ -289,16 +296,34 @@ class Inbox:
 
 
 _HOST = socket.gethostname()
+_SECOND = timedelta(seconds=1)
 
 
 def _checked(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """A list of deliveries that are what they claim to be: a wrong wiring is no bad message."""
     if isinstance(deliveries, Delivery | str | bytes):
         raise OnceboxError("process() takes a list of deliveries: process([delivery])")
     batch = list(deliveries)
     for delivery in batch:
-        if not isinstance(delivery, Delivery):
-            raise OnceboxError(
-                f"process() takes deliveries, not {type(delivery).__qualname__}: "
-                "wrap the body as Delivery(body)"
-            )
+        _check(delivery)
     return batch
+
+
+def _check(delivery: Any) -> None:
+    if not isinstance(delivery, Delivery):
+        raise OnceboxError(
+            f"process() takes deliveries, not {type(delivery).__qualname__}: "
+            "wrap the body as Delivery(body)"
+        )
+    for name, kind, remedy in (
+        ("body", bytes, "encode text, and give b'' for none"),
+        ("headers", Mapping, "give dict(headers)"),
+        ("source", str, "name the topic or queue"),
+        ("coordinates", str | None, 'such as "3/10427"'),
+        ("timestamp", datetime | None, "give a datetime"),
+    ):
+        value = getattr(delivery, name)
+        if not isinstance(value, kind):
+            raise OnceboxError(
+                f"the {name} of a delivery is no {type(value).__qualname__}: {remedy}"
+            )

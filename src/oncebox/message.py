@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-Headers = Mapping[str, str | bytes]
+Headers = Mapping[str, str | bytes | None]
 
 NO_HEADERS: Headers = {}
 
@@ -62,6 +62,8 @@ def headers_json(headers: Headers) -> str | None:
     return msgspec.json.encode({_text(k): _text(v) for k, v in headers.items()}).decode()
 
 
-def _text(value: str | bytes) -> str:
+def _text(value: str | bytes | None) -> str | None:
+    if value is None:
+        return None
     raw = value if isinstance(value, bytes) else value.encode("utf-8", "backslashreplace")
     return raw.decode("utf-8", "backslashreplace")

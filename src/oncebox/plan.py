@@ -181,7 +181,7 @@ class Plan:
         elif self._failed is not None:
             self.fail(item, self._failed)
         elif self._alone:
-            self.store([item])
+            self._settle(item, Kind.stored, ready=True)
         else:
             return True
         return False
@@ -226,8 +226,9 @@ class Plan:
             )
 
     def store(self, items: Sequence[Item]) -> None:
-        """Not run now: stored to be run one by one."""
+        """Not run now: stored to be run one by one; what follows them in their keys waits."""
         for item in items:
+            self._hold(item)
             self._settle(item, Kind.stored, ready=True)
 
     @property

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from oncebox.database import acquire, faults
+from oncebox.database import acquire, faults, give_up
 from oncebox.database.contract import Database
 from oncebox.errors import DatabaseUnavailable, TransactionLost
 from oncebox.ordering import Order
-from oncebox.outcome import Outcome
+from oncebox.outcome import Kind, Outcome
 from oncebox.plan import Item, Plan
 from oncebox.store.contract import Steps
 from oncebox.unit import CannotCommit, Unit, perform
@@ -42,11 +42,23 @@ class Process(msgspec.Struct, frozen=True):
         except _Undone as undone:
             reason, lost = undone.__cause__, undone.new
         if len(items) == 1:
-            return (yield from self._persistently(items, lost=lost, failed=reason))
+            return (yield from self._fail(items, lost, reason))
         # In arrival order: what the first half leaves unfinished, the second half finds waiting.
         middle = len(items) // 2
         first = yield from self.batch(items[:middle], lost)
         return first + (yield from self.batch(items[middle:], lost))
+
+    def _fail(
+        self, items: Sequence[Item], lost: Set[Item], reason: BaseException | None
+    ) -> Steps[list[Outcome]]:
+        """Record a failure, without running anything."""
+        try:
+            return (yield from self._persistently(items, lost=lost, failed=reason))
+        except _Undone as undone:
+            raise TransactionLost(
+                "the connection does not keep a transaction together: is there a pooler in "
+                "statement mode, or autocommit? Settle nothing"
+            ) from undone.__cause__
 
     def _persistently(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """Run the unit until the database lets it through, then store its messages instead."""
@@ -55,10 +67,11 @@ class Process(msgspec.Struct, frozen=True):
             try:
                 return (yield from self._once(items, **fate))
             except _Again as again:
+                fate.pop("lost", None)  # it may have been committed after all, by ourselves
                 logger.warning(
-                    "the unit of work of %s was rolled back (%s); it will be run again",
+                    "%s: a batch was rolled back (%s); it is run again",
                     self.unit.consumer,
-                    type(again.__cause__).__name__,
+                    _name(again.__cause__),
                 )
                 if time.monotonic() - started >= self.unit.timeout:
                     break  # it would be as slow the next time
@@ -82,7 +95,7 @@ class Process(msgspec.Struct, frozen=True):
             raise
         except BaseException as error:
             lost = work.is_lost(error)
-            yield from self._give_up(work)
+            yield from give_up(self.database, work)
             if lost:
                 yield from self.database.recover()
             if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
@@ -93,13 +106,37 @@ class Process(msgspec.Struct, frozen=True):
                 raise _Undone(plan.new) from error
             raise
         yield from self.database.release(work)
+        self._tell(outcomes)
         return outcomes
 
-    def _give_up(self, work: Any) -> Steps[None]:
-        try:
-            yield from work.rollback()
-        finally:
-            yield from self.database.release(work)
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Log what somebody may have to look at. Never payloads, and no texts of errors."""
+        for outcome in outcomes:
+            if outcome.kind in _CONSEQUENCES:
+                message = outcome.message
+                logger.warning(
+                    "%s: %s %s (%s)",
+                    self.unit.consumer,
+                    f"message {message.id!r} of type {message.type!r}" if message else "a delivery",
+                    _CONSEQUENCES[outcome.kind],
+                    outcome.reason or _name(outcome.error),
+                    extra={"oncebox_outcome": outcome.kind.value},
+                )
+
+
+_CONSEQUENCES = {
+    Kind.failed: "failed and is stored for another attempt",
+    Kind.stored: "could not be committed and is stored, to be run by itself",
+    Kind.dead: "is a dead letter",
+    Kind.quarantined: "is quarantined",
+}
+
+
+def _name(error: BaseException | None) -> str:
+    if error is None:
+        return "no error"
+    state = faults.sqlstate(error)
+    return f"{type(error).__name__} {state}" if state else type(error).__name__
 
 
 class _Again(Exception):

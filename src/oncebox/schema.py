@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncebox.database import acquire
+from oncebox.database import acquire, give_up
 from oncebox.database.contract import Database
 from oncebox.errors import DatabaseUnavailable
 from oncebox.store import migrations
@@ -21,10 +21,9 @@ def migrate(database: Database, store: Store) -> Steps[list[str]]:
             applied = yield from store.migrate(work)
             yield from work.commit("SELECT 1", {})
         except BaseException:
-            yield from work.rollback()
+            yield from give_up(database, work)
             raise
-        finally:
-            yield from database.release(work)
+        yield from database.release(work)
     finally:
         yield from database.close()
     return applied
@@ -52,8 +51,7 @@ def _version(database: Database, store: Store) -> Steps[tuple[int, int] | None]:
             raise _Lost from error
         raise
     finally:
-        yield from work.rollback()
-        yield from database.release(work)
+        yield from give_up(database, work)
 
 
 class _Lost(Exception):

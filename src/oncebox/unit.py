@@ -16,6 +16,7 @@ import msgspec
 from oncebox.database import faults
 from oncebox.database.contract import Work
 from oncebox.errors import SwallowedError, TransactionLost
+from oncebox.handlers import check_answer
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
@@ -149,14 +150,14 @@ def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     assert route is not None
     handler = route.handler
     payload = [item.payload() for item in call] if handler.batch else call[0].payload()
-    if not handler.takes_tx:
-        yield partial(handler.function, payload)
-    else:
-        tx = unit.transaction(work, None if handler.batch else call[0].message)
-        try:
-            yield partial(handler.function, payload, tx)
-        finally:
-            tx._end()
+    tx = unit.transaction(work, None if handler.batch else call[0].message)
+    args = (payload, tx) if handler.takes_tx else (payload,)
+    try:
+        answer = yield partial(handler.function, *args)
+    finally:
+        tx._end()
+    if answer is not None:
+        check_answer(handler, answer)
     yield from work.after_handler()
 
 

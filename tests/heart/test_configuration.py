@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from oncebox import Inbox, Order
+from oncebox import CloudEvents, Inbox, Order
 from oncebox.errors import ConfigurationError, HandlerError, OnceboxError
 from worlds import order
 
@@ -59,10 +60,14 @@ def test_an_engine_of_another_database_is_refused() -> None:
         ({"zzz": None}, "the options are name, database, identity"),
         ({"unknown_type": "drop"}, "'dead' or 'ignore'"),
         ({"transaction_timeout": timedelta(0)}, "at least a second"),
+        ({"transaction_timeout": 300}, "is a timedelta"),
+        ({"identity": CloudEvents}, "such as CloudEvents()"),
+        ({"identity": "id"}, "such as CloudEvents()"),
+        ({"retry": 5}, "Retry(max_attempts=5)"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], remedy: str) -> None:
-    with pytest.raises(ConfigurationError, match=remedy):
+    with pytest.raises(ConfigurationError, match=re.escape(remedy)):
         Inbox("billing", URL, **options)
 
 
@@ -74,7 +79,7 @@ def test_a_wrong_name_is_refused(name: Any) -> None:
 
 def test_an_order_is_a_policy() -> None:
     assert Inbox("billing", URL, order="skip")._order is Order.skip  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sideways"):
+    with pytest.raises(ConfigurationError, match="sideways"):
         Inbox("billing", URL, order="sideways")  # type: ignore[arg-type]
 
 

@@ -232,7 +232,7 @@ def test_the_core_imports_without_any_driver() -> None:
         "    sys.modules[name] = None\n"
         "import oncebox, oncebox.testing\n"
         "inbox = oncebox.Inbox('billing', 'sqlite:///x.db')\n"
-        "for url in ('postgresql://h/d', 'postgresql+psycopg://h/d'):\n"
+        "for url in ('postgresql://h/d', 'sqlite+pysqlite:///x.db'):\n"
         "    try: oncebox.Inbox('billing', url)\n"
         "    except oncebox.errors.MissingExtra as error: print(error)\n"
         "try: oncebox.Django\n"

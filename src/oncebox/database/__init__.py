@@ -66,9 +66,18 @@ def acquire(database: Database) -> Steps[Work]:
         ) from error
 
 
-def borrow(connection: Any) -> Steps[tuple[str, Any]]:
+def give_up(database: Database, work: Any) -> Steps[None]:
+    """Roll back and give the connection back, whatever happens on the way."""
+    try:
+        yield from work.rollback()
+    finally:
+        yield from database.release(work)
+
+
+def borrow(connection: Any, *, is_async: bool) -> Steps[tuple[str, Any]]:
     """The dialect of the caller's connection, and the connection as a store sees it."""
     kind = _origin(connection)
+    _check_is_connection(connection, kind, is_async)
     if kind == "sqlalchemy":
         if hasattr(connection, "get_bind"):  # a Session or an AsyncSession
             connection = yield connection.connection
@@ -77,13 +86,22 @@ def borrow(connection: Any) -> Steps[tuple[str, Any]]:
         return "postgres", adapter("psycopg").PsycopgWork.borrowed(connection)
     if kind in ("sqlite3", "aiosqlite"):
         return "sqlite", adapter("sqlite").SqliteWork.borrowed(connection)
-    if kind == "django":
-        found = adapter("django")
-        return found.DIALECTS[connection.vendor], found.DjangoWork.borrowed(connection)
-    raise ConfigurationError(
-        f"claim() takes a connection of sqlite3, aiosqlite, psycopg, SQLAlchemy or Django, "
-        f"not {type(connection).__qualname__}"
-    )
+    found = adapter("django")
+    return found.DIALECTS[connection.vendor], found.DjangoWork.borrowed(connection)
+
+
+def _check_is_connection(connection: Any, kind: str, is_async: bool) -> None:
+    """Refuse what cannot be claimed on before anything is written."""
+    wanted = {"sqlalchemy": "in_transaction", "django": "in_atomic_block"}.get(kind, "commit")
+    if not kind or not hasattr(connection, wanted):
+        raise ConfigurationError(
+            f"claim() takes a connection of sqlite3, aiosqlite, psycopg, SQLAlchemy or Django, "
+            f"not {type(connection).__qualname__}"
+        )
+    awaits = kind == "aiosqlite" or type(connection).__name__.startswith("Async")
+    if awaits is not is_async:
+        verb = "await inbox.aclaim()" if awaits else "inbox.claim()"
+        raise ConfigurationError(f"a {type(connection).__qualname__} is claimed on by {verb}")
 
 
 def _borrow_sqlalchemy(connection: Any) -> tuple[str, Any]:
@@ -118,6 +136,7 @@ def _from_url(url: str, pipeline: bool) -> Target:
         raise ConfigurationError(_unknown_scheme(scheme if separator else url))
     dialect, is_async = _SCHEMES[scheme]
     if "+" in scheme:
+        _check_driver(scheme.partition("+")[2])
         found = adapter("sqlalchemy").SqlAlchemyDatabase
         make = lambda colour: found.from_url(url, is_async=colour)  # noqa: E731
     elif dialect == "sqlite":
@@ -129,6 +148,14 @@ def _from_url(url: str, pipeline: bool) -> Target:
         found.check_url(url)
         make = lambda colour: found.from_url(url, is_async=colour, pipeline=pipeline)  # noqa: E731
     return Target(dialect, is_async, make)
+
+
+def _check_driver(name: str) -> None:
+    module = {"pysqlite": "sqlite3"}.get(name, name)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise MissingExtra(module, _EXTRAS.get(module)) from error
 
 
 def _unknown_scheme(scheme: str) -> str:

@@ -84,9 +84,17 @@ class DjangoWork:
     # -- the transaction ------------------------------------------------------------------------
 
     def begin(self) -> Steps[None]:
-        # Durable: inside of the caller's own atomic block a commit would not be one.
-        self._block = transaction.atomic(using=self.connection.alias, durable=True)
-        yield self._block.__enter__
+        self.connection.ensure_connection()
+        # Inside of the caller's own transaction a commit would not be one.
+        if self.connection.in_atomic_block and not _in_testcase(self.connection):
+            raise ConfigurationError("process() inside of transaction.atomic() could not commit")
+        if not self.connection.in_atomic_block and not self.connection.get_autocommit():
+            raise ConfigurationError(
+                "with Django's AUTOCOMMIT switched off, transaction.atomic() does not commit"
+            )
+        block = transaction.atomic(using=self.connection.alias)
+        yield block.__enter__
+        self._block = block
 
     def enter_savepoint(self) -> Steps[None]:
         # Django's own atomic and no raw savepoint: it also drops the on_commit callbacks of work
@@ -214,8 +222,14 @@ class DjangoWork:
 
 
 def _check_statement(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-    check_driver_statement(sql)
+    if isinstance(sql, str):
+        check_driver_statement(sql)
     return execute(sql, params, many, context)
+
+
+def _in_testcase(connection: Any) -> bool:
+    """Whether the outer transaction is that of a django.test.TestCase, which is rolled back."""
+    return all(block._from_testcase for block in connection.atomic_blocks)
 
 
 def _run(callbacks: list[Any]) -> None:

@@ -46,6 +46,7 @@ class GuardedConnection(sqlite3.Connection):
 
     def attach_lock(self, path: Path) -> None:
         """Use this file as the queue in front of the database, and begin to guard."""
+        self.path = path
         self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
         self._lock: IO[bytes] = path.open("ab")
         self.set_authorizer(self._authorize)
@@ -99,7 +100,8 @@ class GuardedConnection(sqlite3.Connection):
 
     def close(self) -> None:
         super().close()
-        self._lock.close()
+        if hasattr(self, "_lock"):
+            self._lock.close()
 
     def _wait_for_turn(self) -> None:
         if fcntl is not None:
@@ -124,10 +126,18 @@ def connect(path: Path) -> GuardedConnection:
         )
     except sqlite3.OperationalError as error:
         raise ConfigurationError(f"cannot open the SQLite database {path}: {error}") from error
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: GuardedConnection, path: Path) -> None:
     connection.attach_lock(path.with_name(path.name + "-oncebox-lock"))
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise ConfigurationError(f"{path} cannot use SQLite's write-ahead log (it says {mode!r})")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
-    return connection

@@ -10,7 +10,8 @@ from functools import cache, partial
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import tuple_row
 
 from oncebox.database import faults, queueing
 from oncebox.database.parameters import check_driver_statement, for_handler, translate
@@ -29,6 +30,9 @@ try:
 except ImportError as error:  # pragma: no cover - psycopg without its pool
     raise MissingExtra("psycopg_pool", "postgres") from error
 
+
+DRAINS = 1000
+"""How often a pipeline may answer with an error until it comes to rest."""
 
 CURSORS = 64
 """How many statement texts of handlers have a cursor of their own at a time."""
@@ -92,7 +96,12 @@ class PsycopgWork:
         self._pipeline_block: Any = None
         self._block: Any = None
         self._savepoints: list[Any] = []
-        self._binary = connection.cursor(binary=True)
+        # Not connection.cursor(): the user's row factory or cursor class would change the answers.
+        self._new_cursor: Any = partial(
+            psycopg.AsyncCursor if is_async else psycopg.Cursor, connection, row_factory=tuple_row
+        )
+        self._binary = self._new_cursor()
+        self._binary.format = Format.BINARY
         self._cursor_factory = connection.cursor_factory
         self._submitted = 0
         self._queue = queueing.aqueue if is_async else queueing.queue
@@ -196,10 +205,10 @@ class PsycopgWork:
     def _drain(self) -> Steps[psycopg.Error | None]:
         """Wait for everything under way; return the first error, unless the connection is gone."""
         first: psycopg.Error | None = None
-        while self._pipeline is not None:
+        for _ in range(DRAINS if self._pipeline is not None else 0):
             try:
                 yield self._pipeline.sync
-                break
+                return first
             except psycopg.errors.PipelineAborted as error:
                 first = first or error
             except psycopg.Error as error:
@@ -208,6 +217,8 @@ class PsycopgWork:
                 # What follows an error in a pipeline is only its echo.
                 if first is None or isinstance(first, psycopg.errors.PipelineAborted):
                     first = error
+        if self._pipeline is not None:
+            raise TransactionLost("the pipeline does not come to rest") from first
         return first
 
     # -- our own statements ---------------------------------------------------------------------
@@ -242,13 +253,13 @@ class PsycopgWork:
         if cursor is None or (held is not None and held() is not None):
             if len(self._cursors) >= CURSORS:
                 self._cursors.clear()
-            cursor = self._cursors[sql] = self._cursor_factory(self.connection)
+            cursor = self._cursors[sql] = self._new_cursor()
         self._latest = sql
         return cursor
 
     def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
         statement = for_handler(sql, "format")
-        cursor = self._cursor_factory(self.connection)
+        cursor = self._new_cursor()
         return partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
 
     def hold(self, result: object) -> None:

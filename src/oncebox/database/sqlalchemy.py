@@ -17,7 +17,6 @@ from oncebox.database import faults
 from oncebox.database.parameters import Style, check_driver_statement, for_handler, translate
 from oncebox.errors import (
     ConfigurationError,
-    MissingExtra,
     NotInTransaction,
     SwallowedError,
     TransactionLost,
@@ -64,8 +63,6 @@ class SqlAlchemyDatabase:
             return cls(create(url), owned=True)
         except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.InvalidRequestError) as error:
             raise ConfigurationError(f"the database URL cannot be used: {error}") from error
-        except ModuleNotFoundError as error:
-            raise MissingExtra(str(error.name), "sqlalchemy") from error
 
     def open(self) -> Steps[None]:
         yield from ()
@@ -144,14 +141,15 @@ class SqlAlchemyWork:
         work = cls(connection)
         if not connection.in_transaction():
             raise NotInTransaction("claim() needs an open transaction: use connection.begin()")
-        dbapi: Any = work._sync.connection.dbapi_connection
-        if work._sync.dialect.name == "sqlite":
-            autocommit = dbapi.isolation_level is None and not work._raw().in_transaction
-        else:
-            autocommit = getattr(dbapi, "autocommit", False) is True
-        if autocommit:
+        if work._commits_by_itself():
             raise NotInTransaction
         return work
+
+    def _commits_by_itself(self) -> bool:
+        dbapi: Any = self._sync.connection.dbapi_connection
+        if self._sync.dialect.name == "sqlite":
+            return dbapi.isolation_level is None and not self._raw().in_transaction
+        return getattr(dbapi, "autocommit", False) is True
 
     def _raw(self) -> Any:
         return self._sync.connection.driver_connection
@@ -163,6 +161,8 @@ class SqlAlchemyWork:
         if self._sync.dialect.name == "sqlite" and not self._raw().in_transaction:
             # sqlite3 would begin only at the first write, and could find the database changed.
             yield partial(self.connection.exec_driver_sql, "BEGIN IMMEDIATE")
+        if self._commits_by_itself():
+            raise ConfigurationError("the engine is in AUTOCOMMIT mode: it has no transactions")
         for name in ("begin", "commit", "rollback"):
             event.listen(self._sync, name, self._refuse)
         event.listen(self._sync, "before_cursor_execute", self._check_statement)

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from oncebox.errors import (
 from oncebox.store.contract import Call, Steps
 
 OLDEST = (3, 37, 0)
+
+
+_inside: ContextVar[frozenset[Path]] = ContextVar("oncebox_sqlite_files", default=frozenset())
+"""The files whose turn this thread or task has at the moment."""
 
 
 class SqliteDatabase:
@@ -114,7 +119,16 @@ class SqliteWork:
     # -- the transaction ------------------------------------------------------------------------
 
     def begin(self) -> Steps[None]:
+        if self._raw.path in _inside.get():
+            raise ConfigurationError(
+                "a handler must not process other messages on its own SQLite file: it would wait "
+                "for itself, for ever"
+            )
         yield partial(self.connection.execute, BEGIN)
+        _inside.set(_inside.get() | {self._raw.path})
+
+    def _leave_file(self) -> None:
+        _inside.set(_inside.get() - {self._raw.path})
 
     def enter_savepoint(self) -> Steps[None]:
         yield from self._control(f"SAVEPOINT {_name(self._savepoints)}")
@@ -151,10 +165,12 @@ class SqliteWork:
         yield from self.execute(guard, params)
         # Only by commit(): a COMMIT in the statement cache would be there for handlers too.
         yield self.connection.commit
+        self._leave_file()
 
     def rollback(self) -> Steps[None]:
         self._raw.guarded = False
         self._savepoints = 0
+        self._leave_file()
         try:
             self._raw.close_cursors()
             yield self.connection.rollback
@@ -179,7 +195,9 @@ class SqliteWork:
 
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
         statement = translate(sql, "qmark")
-        cursor = yield partial(self.connection.execute, statement.sql, statement.pick(params))
+        cursor = yield self.connection.cursor
+        cursor.row_factory = None  # the caller's connection may have one
+        yield partial(cursor.execute, statement.sql, statement.pick(params))
         return (yield cursor.fetchall)  # type: ignore[no-any-return]
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:

@@ -9,7 +9,7 @@ from django.db.migrations.operations.base import Operation
 
 from oncebox.database.django import DIALECTS
 from oncebox.store import Names
-from oncebox.store.migrations import executed
+from oncebox.store.migrations import executed, written
 from oncebox.store.statements import Migration, migrations, statements
 
 
@@ -49,7 +49,12 @@ class ApplyMigration(Operation):
         dialect = DIALECTS[schema_editor.connection.vendor]
         for kind, name in self._step(dialect, names).made():
             schema_editor.execute(f"DROP {kind} {name}", params=None)
-        schema_editor.execute(f"DROP TABLE {names.quoted('meta')}", params=None)
+        earlier = [m for m in migrations(dialect, names) if m.version < self.version]
+        if earlier:
+            for sql in written(earlier[-1], statements(dialect, names)):
+                schema_editor.execute(sql, params=None)
+        else:
+            schema_editor.execute(f"DROP TABLE {names.quoted('meta')}", params=None)
 
     def describe(self) -> str:
         return f"Bring the tables of oncebox to version {self.version}"

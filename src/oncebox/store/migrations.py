@@ -34,9 +34,10 @@ class Migrated:
 
     def migrate(self, connection: Connection) -> Steps[list[str]]:
         """Bring the schema up to date; returns the names of the migrations that were applied."""
-        yield from connection.execute(self._sql["create_meta"], {})
         found = yield from self.version(connection)
         todo = missing(self.migrations, found[0] if found else 0)
+        if todo:
+            yield from connection.execute(self._sql["create_meta"], {})
         for migration in todo:
             for statement in migration.statements:
                 yield from connection.execute(statement.sql, {})
@@ -83,7 +84,11 @@ def executed(history: list[Migration], sql: Mapping[str, str]) -> Iterator[str]:
     yield sql["create_meta"]
     for migration in history:
         yield from (statement.text for statement in migration.statements)
+    yield from written(history[-1], sql)
+
+
+def written(newest: Migration, sql: Mapping[str, str]) -> Iterator[str]:
+    """The statements that note a version, with its numbers in place."""
     yield sql["clear_meta"]
-    newest = history[-1]
-    written = sql["write_meta"].replace(":version", str(newest.version))
-    yield written.replace(":serves", str(newest.serves))
+    numbered = sql["write_meta"].replace(":version", str(newest.version))
+    yield numbered.replace(":serves", str(newest.serves))

@@ -216,17 +216,22 @@ BEGIN
 
   xid := pg_current_xact_id()::text;
 
-  IF cardinality(p_locks) > 0 THEN
-    SELECT array_agg(s.key) FILTER (WHERE s.waits), array_agg(s.key) INTO waiting, unfinished
+  -- Usually nothing is unfinished. Otherwise look key by key, in subqueries that no plan can turn
+  -- into a scan of everything that waits.
+  IF cardinality(p_locks) > 0
+     AND (EXISTS (SELECT FROM {pending} p WHERE p.consumer = p_consumer)
+          OR EXISTS (SELECT FROM {dead} d WHERE d.consumer = p_consumer AND d.parks)) THEN
+    SELECT array_agg(s.key) FILTER (WHERE s.waits OR s.parked), array_agg(s.key) FILTER (WHERE s.stored)
+    INTO waiting, unfinished
     FROM (
-      SELECT u.key, bool_or(u.waits) AS waits
-      FROM (
-        SELECT p.key, p.available_at IS NOT NULL AS waits
-        FROM {pending} p WHERE p.consumer = p_consumer AND p.key = ANY (p_keys)
-        UNION ALL
-        SELECT d.key, true
-        FROM {dead} d WHERE d.consumer = p_consumer AND d.parks AND d.key = ANY (p_keys)
-      ) u GROUP BY u.key
+      SELECT k.key,
+        (SELECT true FROM {pending} p WHERE p.consumer = p_consumer AND p.key = k.key
+           AND p.available_at IS NOT NULL LIMIT 1) AS waits,
+        (SELECT true FROM {dead} d WHERE d.consumer = p_consumer AND d.key = k.key
+           AND d.parks LIMIT 1) AS parked,
+        (SELECT true FROM {pending} p WHERE p.consumer = p_consumer AND p.key = k.key
+           LIMIT 1) AS stored
+      FROM (SELECT DISTINCT u.key FROM unnest(p_keys) AS u (key)) k
     ) s;
   END IF;
 

@@ -54,7 +54,7 @@ class PostgresStore(Migrated):
         }
         found = yield from connection.fetch(self._sql["claim"], params)
         answers, seqs, xid = found[0]
-        return Claims(answers, seqs or [], xid)
+        return Claims(answers or "", seqs or [], xid)
 
     def _locks(self, consumer: str, arrivals: Sequence[Arrival]) -> list[int]:
         scope = f"{self.scope}\0{consumer}"
