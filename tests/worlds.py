@@ -83,7 +83,8 @@ class World:
 
     def process(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[Outcome]:
         if self.is_async:
-            return self.run(inbox.aprocess(deliveries))
+            outcomes: list[Outcome] = self.run(inbox.aprocess(deliveries))
+            return outcomes
         return inbox.process(deliveries)
 
     def kinds(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[str]:
