@@ -66,7 +66,7 @@ CREATE INDEX {pending_retrying} ON {pending} (consumer, available_at) WHERE avai
 
 -- name: pending_key
 -- Finds what waits for a key.
-CREATE INDEX {pending_key} ON {pending} (consumer, key, seq);
+CREATE INDEX {pending_key} ON {pending} (key, consumer, seq);
 
 -- name: dead
 -- Dead letters and quarantine, with everything needed to run or show them.
@@ -104,7 +104,7 @@ CREATE UNIQUE INDEX {dead_sighting} ON {dead} (consumer, sighting);
 
 -- name: dead_parks
 -- Finds the dead letters that hold a key.
-CREATE INDEX {dead_parks} ON {dead} (consumer, key) WHERE parks;
+CREATE INDEX {dead_parks} ON {dead} (key, consumer, seq) WHERE parks;
 
 -- name: attempt
 -- Every failed run of a handler, and every run of a message that had been stored.
@@ -216,22 +216,19 @@ BEGIN
 
   xid := pg_current_xact_id()::text;
 
-  -- Usually nothing is unfinished. Otherwise look key by key, in subqueries that no plan can turn
-  -- into a scan of everything that waits.
-  IF cardinality(p_locks) > 0
-     AND (EXISTS (SELECT FROM {pending} p WHERE p.consumer = p_consumer)
-          OR EXISTS (SELECT FROM {dead} d WHERE d.consumer = p_consumer AND d.parks)) THEN
-    SELECT array_agg(s.key) FILTER (WHERE s.waits OR s.parked), array_agg(s.key) FILTER (WHERE s.stored)
-    INTO waiting, unfinished
+  -- consumer || '': so that only the indexes that begin with the key can serve. On tables that were
+  -- tiny when they were last analyzed any index on the consumer looks as good, and reads them whole.
+  IF cardinality(p_locks) > 0 THEN
+    SELECT array_agg(s.key) FILTER (WHERE s.waits), array_agg(s.key) INTO waiting, unfinished
     FROM (
-      SELECT k.key,
-        (SELECT true FROM {pending} p WHERE p.consumer = p_consumer AND p.key = k.key
-           AND p.available_at IS NOT NULL LIMIT 1) AS waits,
-        (SELECT true FROM {dead} d WHERE d.consumer = p_consumer AND d.key = k.key
-           AND d.parks LIMIT 1) AS parked,
-        (SELECT true FROM {pending} p WHERE p.consumer = p_consumer AND p.key = k.key
-           LIMIT 1) AS stored
-      FROM (SELECT DISTINCT u.key FROM unnest(p_keys) AS u (key)) k
+      SELECT u.key, bool_or(u.waits) AS waits
+      FROM (
+        SELECT p.key, p.available_at IS NOT NULL AS waits
+        FROM {pending} p WHERE p.key = ANY (p_keys) AND p.consumer || '' = p_consumer
+        UNION ALL
+        SELECT d.key, true
+        FROM {dead} d WHERE d.key = ANY (p_keys) AND d.consumer || '' = p_consumer AND d.parks
+      ) u GROUP BY u.key
     ) s;
   END IF;
 
