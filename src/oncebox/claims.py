@@ -9,7 +9,7 @@ from typing import Any
 from oncebox.database import borrow, faults
 from oncebox.errors import ContentMismatch, SchemaMissing, SnapshotRisk, TooLate
 from oncebox.identity import checked_message
-from oncebox.message import NO_HEADERS, Delivery, Headers, Message
+from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message
 from oncebox.store import Names, Store, store_for
 from oncebox.store.contract import Answer, Arrival, Claims, Steps
 
@@ -34,7 +34,7 @@ class Claimer:
         version: int = 1,
         key: str | None = None,
         payload: bytes | None = None,
-        headers: Headers = NO_HEADERS,
+        headers: HeaderMap = NO_HEADERS,
         minted_at: datetime | None = None,
         source: str = "default",
         coordinates: str | None = None,

@@ -27,8 +27,7 @@ from oncebox.envelope import (
     together,
 )
 from oncebox.errors import ConfigurationError, Unidentified
-from oncebox.message import NO_HEADERS, Delivery, Message, content_hash
-from oncebox.message import Headers as Headers_
+from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message, content_hash
 from oncebox.properties import (
     in_utc,
     instant,
@@ -256,7 +255,7 @@ def checked_message(
     version: int = 1,
     key: str | None = None,
     payload: bytes | None = None,
-    headers: Headers_ = NO_HEADERS,
+    headers: HeaderMap = NO_HEADERS,
     minted_at: datetime | None = None,
 ) -> Message:
     """A message whose identity the caller knows. Raises Unidentified for one that cannot be."""

@@ -7,8 +7,8 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -17,10 +17,10 @@ from oncebox.database import target
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.database.transaction import AsyncTransaction, Transaction
-from oncebox.errors import ConfigurationError, ForkedInbox, OnceboxError
+from oncebox.errors import ConfigurationError, ForkedInbox
 from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.identity import CloudEvents, Identity
-from oncebox.message import Delivery, Message
+from oncebox.message import Delivery, Message, checked_deliveries
 from oncebox.options import checked_options
 from oncebox.ordering import Order
 from oncebox.outcome import Outcome
@@ -201,7 +201,7 @@ class Inbox:
         self._registry.set_colour(is_async, "aprocess()" if is_async else "process()")
         if not len(self._registry):
             raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
-        batch = _checked(deliveries)
+        batch = checked_deliveries(deliveries)
         if not batch:
             return []
         database = yield from self._open(is_async)
@@ -297,33 +297,3 @@ class Inbox:
 
 _HOST = socket.gethostname()
 _SECOND = timedelta(seconds=1)
-
-
-def _checked(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """A list of deliveries that are what they claim to be: a wrong wiring is no bad message."""
-    if isinstance(deliveries, Delivery | str | bytes):
-        raise OnceboxError("process() takes a list of deliveries: process([delivery])")
-    batch = list(deliveries)
-    for delivery in batch:
-        _check(delivery)
-    return batch
-
-
-def _check(delivery: Any) -> None:
-    if not isinstance(delivery, Delivery):
-        raise OnceboxError(
-            f"process() takes deliveries, not {type(delivery).__qualname__}: "
-            "wrap the body as Delivery(body)"
-        )
-    for name, kind, remedy in (
-        ("body", bytes, "encode text, and give b'' for none"),
-        ("headers", Mapping, "give dict(headers)"),
-        ("source", str, "name the topic or queue"),
-        ("coordinates", str | None, 'such as "3/10427"'),
-        ("timestamp", datetime | None, "give a datetime"),
-    ):
-        value = getattr(delivery, name)
-        if not isinstance(value, kind):
-            raise OnceboxError(
-                f"the {name} of a delivery is no {type(value).__qualname__}: {remedy}"
-            )

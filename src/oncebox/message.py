@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-Headers = Mapping[str, str | bytes | None]
+from oncebox.errors import OnceboxError
 
-NO_HEADERS: Headers = {}
+HeaderMap = Mapping[str, str | bytes | None]
+
+NO_HEADERS: HeaderMap = {}
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """One arrival of a message from a source, as the broker handed it over."""
 
     body: bytes
-    headers: Headers = NO_HEADERS
+    headers: HeaderMap = NO_HEADERS
     key: str | bytes | None = None
     source: str = "default"
     """The queue, topic or endpoint."""
@@ -42,7 +44,7 @@ class Message(msgspec.Struct, frozen=True):
     """The payload's version; 0 where the producer's version is not a number."""
     key: str | None = None
     """The aggregate whose order is kept."""
-    headers: Headers = NO_HEADERS
+    headers: HeaderMap = NO_HEADERS
     occurred_at: datetime | None = None
     minted_at: datetime | None = None
     """When the id came into being, as far as it can be known: retention relies on it."""
@@ -55,7 +57,7 @@ def content_hash(payload: bytes) -> bytes:
     return blake2b(payload, digest_size=16).digest()
 
 
-def headers_json(headers: Headers) -> str | None:
+def headers_json(headers: HeaderMap) -> str | None:
     """The headers as JSON text for the audit log; bytes that are no UTF-8 are escaped, not lost."""
     if not headers:
         return None
@@ -67,3 +69,33 @@ def _text(value: str | bytes | None) -> str | None:
         return None
     raw = value if isinstance(value, bytes) else value.encode("utf-8", "backslashreplace")
     return raw.decode("utf-8", "backslashreplace")
+
+
+def checked_deliveries(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """A list of deliveries that are what they claim to be: a wrong wiring is no bad message."""
+    if isinstance(deliveries, Delivery | str | bytes):
+        raise OnceboxError("process() takes a list of deliveries: process([delivery])")
+    batch = list(deliveries)
+    for delivery in batch:
+        _check(delivery)
+    return batch
+
+
+def _check(delivery: Any) -> None:
+    if not isinstance(delivery, Delivery):
+        raise OnceboxError(
+            f"process() takes deliveries, not {type(delivery).__qualname__}: "
+            "wrap the body as Delivery(body)"
+        )
+    for name, kind, remedy in (
+        ("body", bytes, "encode text, and give b'' for none"),
+        ("headers", Mapping, "give dict(headers)"),
+        ("source", str, "name the topic or queue"),
+        ("coordinates", str | None, 'such as "3/10427"'),
+        ("timestamp", datetime | None, "give a datetime"),
+    ):
+        value = getattr(delivery, name)
+        if not isinstance(value, kind):
+            raise OnceboxError(
+                f"the {name} of a delivery is no {type(value).__qualname__}: {remedy}"
+            )

@@ -68,7 +68,7 @@ class ErrorText(NamedTuple):
 
 def trace(error: BaseException) -> str:
     """The traceback of an error, its end where it is long."""
-    return _storable("".join(traceback.format_exception(error)))[-TRACE_LIMIT:]
+    return _escaped("".join(traceback.format_exception(error)))[-TRACE_LIMIT:]
 
 
 def describe(error: BaseException) -> ErrorText:
@@ -78,7 +78,7 @@ def describe(error: BaseException) -> ErrorText:
     name = type(error).__qualname__
     digest = blake2b(f"{name}|{place}".encode(errors="replace"), digest_size=8).hexdigest()
     return ErrorText(
-        line=_storable(f"{name}: {_text(error)}")[:ERROR_LIMIT],
+        line=_escaped(f"{name}: {_text(error)}")[:ERROR_LIMIT],
         fingerprint=digest,
     )
 
@@ -90,6 +90,6 @@ def _text(error: BaseException) -> str:
         return "an error without a text"
 
 
-def _storable(text: str) -> str:
+def _escaped(text: str) -> str:
     """No database takes lone surrogates, and PostgreSQL takes no NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

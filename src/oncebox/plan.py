@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence, Set
+from operator import attrgetter
 from typing import Any
 
 from oncebox.errors import (
@@ -141,7 +142,7 @@ class Plan:
                 "an engine of its own"
             )
         runnable = [item for item in self.items if self._decide(item, claims)]
-        return in_key_order(runnable, _key)
+        return in_key_order(runnable, attrgetter("key"))
 
     def _decide(self, item: Item, claims: Claims) -> bool:
         """Whether the item is to be run."""
@@ -281,7 +282,3 @@ class Plan:
         outcome = Outcome(kind, item.delivery, item.message, **details)
         seq = self._seqs.get(item)
         self._entries[item] = Entry(outcome, seq, parks, ready, duration)
-
-
-def _key(item: Item) -> str | None:
-    return item.key

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -82,25 +83,26 @@ def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item]) -> Steps[N
     run again.
     """
     started = time.monotonic()
-    todo: list[list[Item] | Failure] = [runnable]
+    todo: list[list[Item] | tuple[Item, Failure]] = [runnable]
     while todo:
         chunk = todo.pop()
-        if isinstance(chunk, Failure):
-            plan.fail(chunk.culprit, chunk.error, chunk.duration)  # type: ignore[arg-type]
+        if isinstance(chunk, tuple):
+            culprit, failure = chunk
+            plan.fail(culprit, failure.error, failure.duration)
             continue
         chunk = plan.unheld(chunk)
         if plan.has_failures and time.monotonic() - started > unit.timeout / 2:
             plan.store(chunk)  # no time left to find out who is well: each gets a run of its own
             continue
-        failure = yield from attempt(unit, work, chunk)
-        if failure is None:
+        failed = yield from attempt(unit, work, chunk)
+        if failed is None:
             plan.done(chunk)
-        elif failure.culprit is not None:
+        elif failed.culprit is not None:
             # What ran before it runs again first, so that a key's messages stay in order.
-            others = [item for item in chunk if item is not failure.culprit]
-            ran = set(failure.ran)
+            others = [item for item in chunk if item is not failed.culprit]
+            ran = set(failed.ran)
             todo.append([item for item in others if item not in ran])
-            todo.append(failure)
+            todo.append((failed.culprit, failed))
             todo.append([item for item in others if item in ran])
         else:
             middle = len(chunk) // 2
@@ -116,7 +118,7 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
     call: list[Item] = []
     yield from work.enter_savepoint()
     try:
-        for call in runs(chunk, _key, _list_of):
+        for call in runs(chunk, attrgetter("key"), _list_of):
             yield from invoke(unit, work, call)
             ran += call
         call = []
@@ -166,10 +168,6 @@ def _ends_unit(work: Work, error: Exception) -> bool:
     if isinstance(error, TransactionLost):
         return True
     return faults.needs_rerun(error) or work.is_lost(error)
-
-
-def _key(item: Item) -> str | None:
-    return item.key
 
 
 def _list_of(item: Item) -> object:

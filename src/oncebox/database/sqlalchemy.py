@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from oncebox.database import faults
 from oncebox.database.parameters import Style, check_driver_statement, for_handler, translate
+from oncebox.database.shared_session import SharedSession
 from oncebox.errors import (
     ConfigurationError,
     NotInTransaction,
@@ -83,31 +84,6 @@ class SqlAlchemyDatabase:
     def recover(self) -> Steps[None]:
         """SQLAlchemy throws away its other old connections when it sees one break."""
         yield from ()
-
-
-class SharedSession(Session):
-    """A session whose changes are written once per batch: nobody may throw them away."""
-
-    ours = False
-
-    def rollback(self) -> None:
-        self._refuse("rollback")
-        super().rollback()
-
-    def close(self) -> None:
-        self._refuse("close")
-        super().close()
-
-    def expunge_all(self) -> None:
-        self._refuse("expunge_all")
-        super().expunge_all()
-
-    def _refuse(self, verb: str) -> None:
-        if not self.ours:
-            raise SwallowedError(
-                f"with flush_once a handler must not call session.{verb}(): the session also holds "
-                "what other messages changed"
-            )
 
 
 class SqlAlchemyWork:
