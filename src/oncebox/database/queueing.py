@@ -2,22 +2,22 @@
 
 psycopg looks at the socket for every statement; in an event loop that costs more than the statement
 itself. This skips the look: the next ordinary execute, or the next sync, sends and receives for
-all. It needs names that are private to psycopg. Where they are missing, statements are executed
-in the ordinary way; a test makes sure that we notice.
+all. It needs names that are private to psycopg, so it is done only with versions that it was tested
+with; with others statements are executed in the ordinary way, and a test tells us to look.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from psycopg import Cursor
+import psycopg
 from psycopg.abc import PQGen
 
 EVERY = 16
 """Every so many statements one is executed in the ordinary way, so that nothing piles up."""
 
-_NAMES = ("_start_query", "_convert_query", "_maybe_prepare_gen")
-SUPPORTED = all(hasattr(Cursor, name) for name in _NAMES)
+TESTED = ("3.3",)
+SUPPORTED = psycopg.__version__.startswith(tuple(f"{version}." for version in TESTED))
 
 
 def queue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
