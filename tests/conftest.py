@@ -6,11 +6,16 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 import worlds
 from services import Service, Unavailable, skip_or_fail
 from services import postgres as postgresql
+
+# The machine may be busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("oncebox", deadline=None)
+hypothesis.settings.load_profile("oncebox")
 
 SERVICES = pytest.StashKey[set[Service]]()
 

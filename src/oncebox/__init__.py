@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from oncebox.database.transaction import AsyncResult, AsyncTransaction, Result, Transaction
@@ -34,7 +35,6 @@ __all__ = [
     "CloudEvents",
     "Coordinates",
     "Delivery",
-    "Django",
     "Headers",
     "Identity",
     "Inbox",
@@ -50,9 +50,13 @@ __all__ = [
     "Result",
     "Retry",
     "RetryAfter",
-    "SqlAlchemy",
     "Transaction",
 ]
+
+if find_spec("django"):
+    __all__ += ["Django"]
+if find_spec("sqlalchemy"):
+    __all__ += ["SqlAlchemy"]
 
 
 def __getattr__(name: str) -> Any:

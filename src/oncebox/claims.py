@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from oncebox.database import borrow, faults
-from oncebox.errors import ContentMismatch, SchemaMissing, SnapshotRisk, TooLate
+from oncebox.errors import ClaimError, ContentMismatch, SchemaMissing, SnapshotRisk, TooLate
 from oncebox.identity import checked_message
 from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message
 from oncebox.store import Names, Store, store_for
@@ -59,6 +59,8 @@ class Claimer:
         self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool
     ) -> Steps[list[bool]]:
         """Claim many messages; the second of two equal ids is a duplicate of the first."""
+        if isinstance(messages, str):
+            raise ClaimError("claim_many() takes a list of ids: claim() takes one")
         wanted = [_checked(message) for message in messages]
         first: dict[tuple[str, str], Message] = {}
         for message in wanted:

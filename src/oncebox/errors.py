@@ -62,7 +62,8 @@ class ClaimError(OnceboxError):
 
 
 class NotInTransaction(ClaimError):
-    """claim() needs an open transaction: the connection is in autocommit mode"""
+    """claim() needs an open transaction, and the connection is in autocommit mode: begin one first
+    (BEGIN, or `with connection.transaction():`)"""
 
 
 class SnapshotRisk(ClaimError):
@@ -128,5 +129,7 @@ class RetryAfter(OnceboxError):
     """the handler asks for another attempt at a time of its own"""
 
     def __init__(self, delay: timedelta, message: str | None = None) -> None:
+        if not isinstance(delay, timedelta):
+            raise ConfigurationError(f"RetryAfter takes a timedelta, not {delay!r}")
         super().__init__(message or f"another attempt in {delay}")
         self.delay = delay

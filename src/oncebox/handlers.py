@@ -94,6 +94,7 @@ class Registry:
         self._ignored: list[str] = []
         self._routes: dict[tuple[str, int], Route] = {}
         self.is_async: bool | None = None
+        self._because = ""
 
     def __len__(self) -> int:
         return len(self._handlers)
@@ -113,6 +114,8 @@ class Registry:
         """Register a handler. Raises HandlerError for what could not work later."""
         name = _name(function)
         _check_type(type_, name)
+        if "*" in type_ and type_ != ANY_TYPE:
+            raise HandlerError(f'{name}: on() takes one type or "*"; patterns are for ignore()')
         _check_version(version, name)
         if (known := self._handlers.get((type_, version))) is not None:
             raise HandlerError(
@@ -157,10 +160,12 @@ class Registry:
         """Fix the colour of the inbox; from now on handlers of the other one are refused."""
         if self.is_async is None:
             self.is_async = is_async
+            self._because = because
         if self.is_async is not is_async:
             raise HandlerError(
-                f"{because} is {_colour(is_async)}, but this inbox is {_colour(self.is_async)}: "
-                "a transaction lives on one connection of one colour"
+                f"{because} is {_colour(is_async)}, but {self._because} is "
+                f"{_colour(self.is_async)}: an inbox is {_colour(self.is_async)} as a whole "
+                "(handlers, database, and process() or aprocess())"
             )
 
     def _check_colour(self, function: Function) -> None:
@@ -173,12 +178,14 @@ class Registry:
 
     def ignores(self, message: Message) -> bool:
         """Whether messages of this type are settled without a trace other than a count."""
-        if self._ignored and any(fnmatchcase(message.type, name) for name in self._ignored):
+        if not self._ignored and not self._ignore_unknown:
+            return False
+        types = {known for known, _ in self._handlers}
+        if message.type in types:  # named by a handler: no pattern takes it away
+            return False
+        if any(fnmatchcase(message.type, pattern) for pattern in self._ignored):
             return True
-        return self._ignore_unknown and not self._takes(message.type)
-
-    def _takes(self, type_: str) -> bool:
-        return any(known in (type_, ANY_TYPE) for known, _ in self._handlers)
+        return self._ignore_unknown and ANY_TYPE not in types
 
     def route(self, message: Message) -> Route:
         """Where this message goes. Raises what makes it a dead letter on arrival."""
@@ -211,7 +218,7 @@ class Registry:
         if known:
             versions = ", ".join(map(str, known))
             raise UnknownVersion(
-                f"no handler for {type_!r} version {version or 'that is not a number'}; "
+                f"no handler for {type_!r} with version {version or '(not a number)'}; "
                 f"handlers take version {versions}"
             )
         for (candidate, _), handler in self._handlers.items():

@@ -17,7 +17,7 @@ from oncebox.database import target
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.database.transaction import AsyncTransaction, Transaction
-from oncebox.errors import ConfigurationError, ForkedInbox
+from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
 from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.identity import CloudEvents, Identity
 from oncebox.message import Delivery, Message, checked_deliveries
@@ -112,6 +112,8 @@ class Inbox:
         The handler takes `(payload)` or `(payload, tx)`; its annotation says what the payload is
         decoded into. With `batch`, it takes a list of payloads.
         """
+        if callable(type):
+            raise HandlerError(f'name the type: @inbox.on("..."), above {type!r}')
 
         def register(function: F) -> F:
             self._registry.add(function, type, version, batch=batch, retry=retry, order=order)

@@ -97,7 +97,7 @@ class Plan:
         order: Order,
         chance: Callable[[], float],
         failed: BaseException | None = None,
-        alone: bool = False,
+        alone: BaseException | None = None,
         lost: Set[Item] = frozenset(),
     ) -> None:
         self.items = items
@@ -107,6 +107,7 @@ class Plan:
         self._failed = failed
         """What the whole batch failed with before; nothing is run any more."""
         self._alone = alone
+        """Why nothing is run, but everything stored."""
         self._lost = lost
         """What was new in a transaction that got lost: it must still be new."""
         self._numbers: dict[Item, int] = {}
@@ -181,8 +182,8 @@ class Plan:
             self._bury(item, _ON_ARRIVAL[type(item.error)], item.error)
         elif self._failed is not None:
             self.fail(item, self._failed)
-        elif self._alone:
-            self._settle(item, Kind.stored, ready=True)
+        elif self._alone is not None:
+            self._settle(item, Kind.stored, ready=True, error=self._alone)
         else:
             return True
         return False

@@ -62,11 +62,13 @@ class Process(msgspec.Struct, frozen=True):
 
     def _persistently(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """Run the unit until the database lets it through, then store its messages instead."""
+        reason: BaseException | None = None
         for rerun in range(RERUNS + 1):
             started = time.monotonic()
             try:
                 return (yield from self._once(items, **fate))
             except _Again as again:
+                reason = again.__cause__
                 fate.pop("lost", None)  # it may have been committed after all, by ourselves
                 logger.warning(
                     "%s: a batch was rolled back (%s); it is run again",
@@ -78,7 +80,7 @@ class Process(msgspec.Struct, frozen=True):
                 pause = 0.05 * 4**rerun * (0.5 + self.chance.random())
                 yield partial(self.database.sleep, pause)
         try:
-            return (yield from self._once(items, alone=True, **fate))
+            return (yield from self._once(items, alone=reason, **fate))
         except _Again as again:
             raise DatabaseUnavailable(
                 f"{type(again.__cause__).__name__}: {again.__cause__}; "

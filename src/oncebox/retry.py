@@ -21,6 +21,9 @@ class Retry(msgspec.Struct, frozen=True):
     """The share of the delay that chance may add or take away."""
 
     def __post_init__(self) -> None:
+        for name in ("first", "cap"):
+            if not isinstance(getattr(self, name), timedelta):
+                raise ConfigurationError(f"{name} is a timedelta, not {getattr(self, name)!r}")
         if self.max_attempts < 1:
             raise ConfigurationError(f"max_attempts is {self.max_attempts}, must be at least 1")
         if self.first < timedelta(0) or self.cap < self.first:

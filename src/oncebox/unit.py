@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 
 from oncebox.database import faults
 from oncebox.database.contract import Work
-from oncebox.errors import SwallowedError, TransactionLost
+from oncebox.errors import OnceboxError, SwallowedError, TransactionLost
 from oncebox.handlers import check_answer
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
@@ -156,8 +157,11 @@ def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     args = (payload, tx) if handler.takes_tx else (payload,)
     try:
         answer = yield partial(handler.function, *args)
-    finally:
-        tx._end()
+    except BaseException:
+        with suppress(OnceboxError):
+            tx._end()
+        raise
+    tx._end()
     if answer is not None:
         check_answer(handler, answer)
     yield from work.after_handler()

@@ -241,6 +241,25 @@ def test_sqlite_in_autocommit_mode_is_refused(world: World, options: dict[str, A
     connection.close()
 
 
+@pytest.mark.only(("aiosqlite",))
+@pytest.mark.parametrize("options", [{"isolation_level": None}, {"autocommit": True}])
+def test_aiosqlite_in_autocommit_mode_is_refused(world: World, options: dict[str, Any]) -> None:
+    import aiosqlite
+
+    inbox = world.inbox()
+
+    async def claim() -> None:
+        path = world.url.removeprefix("sqlite:///")
+        async with aiosqlite.connect(path, **options) as connection:
+            with pytest.raises(NotInTransaction):
+                await inbox.aclaim(connection, "a")
+
+    if "autocommit" in options and not hasattr(sqlite3.Connection, "autocommit"):
+        pytest.skip("new in Python 3.12")
+    world.run(claim())
+    assert ids(world) == []
+
+
 @pytest.mark.only(SQLALCHEMY)
 def test_sqlalchemy_in_autocommit_mode_is_refused(world: World) -> None:
     inbox = world.inbox()

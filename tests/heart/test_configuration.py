@@ -85,13 +85,13 @@ def test_an_order_is_a_policy() -> None:
 
 def test_handlers_have_the_colour_of_the_database() -> None:
     asynchronous = Inbox("billing", create_async_engine("sqlite+aiosqlite:///x.db"))
-    with pytest.raises(HandlerError, match="this inbox is async"):
+    with pytest.raises(HandlerError, match="but the database is async"):
         asynchronous.on("order")(lambda payload: None)
     synchronous = Inbox("billing", sqlalchemy.create_engine(URL))
 
     async def handler(payload: dict[str, Any]) -> None: ...
 
-    with pytest.raises(HandlerError, match="this inbox is sync"):
+    with pytest.raises(HandlerError, match="but the database is sync"):
         synchronous.on("order")(handler)
     with pytest.raises(ConfigurationError, match=r"await inbox\.amigrate"):
         asynchronous.migrate()
@@ -102,7 +102,7 @@ def test_handlers_have_the_colour_of_the_database() -> None:
 def test_processing_has_the_colour_of_the_handlers() -> None:
     inbox = Inbox("billing", URL)
     inbox.on("order")(lambda payload: None)
-    with pytest.raises(HandlerError, match=r"aprocess\(\) is async, but this inbox is sync"):
+    with pytest.raises(HandlerError, match=r"aprocess\(\) is async, but handler .* is sync"):
         asyncio.run(inbox.aprocess([order("a")]))
 
 

@@ -48,7 +48,8 @@ def test_messages_that_always_conflict_are_stored_to_be_run_alone(world: World) 
     world.on(inbox, "order", conflict)
     assert world.kinds(inbox, [order("a", key="k"), order("b", key="k")]) == ["stored", "stored"]
     assert world.pending() == [("a", 0, "ready"), ("b", 0, "ready")]
-    assert all(alone for (alone,) in world.query("SELECT alone FROM oncebox_pending"))
+    rows = world.query("SELECT alone, last_error FROM oncebox_pending")
+    assert all(alone and error.startswith("Conflict") for alone, error in rows)
     assert world.effects() == []
     assert world.kinds(inbox, [order("c", key="k")]) == ["parked"], "it does not overtake"
 

@@ -7,14 +7,22 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import psycopg
 import psycopg_pool
 import pytest
 from psycopg.rows import dict_row, namedtuple_row
 from sqlalchemy import create_engine
 
-from oncebox import Delivery, Inbox, Message, Order, Reject
-from oncebox.errors import ConfigurationError, ContentMismatch, OnceboxError, Unidentified
+from oncebox import Delivery, Inbox, Message, Order, Reject, Retry, RetryAfter
+from oncebox.errors import (
+    ConfigurationError,
+    ContentMismatch,
+    DatabaseUnavailable,
+    HandlerError,
+    OnceboxError,
+    Unidentified,
+)
 from oncebox.identity import BusinessKey
 from worlds import World, order, write_effect
 
@@ -174,6 +182,85 @@ def test_an_order_policy_of_a_handler_may_be_a_text(world: World) -> None:
             inbox.on("other", **options)(lambda payload: None)
         with pytest.raises(ConfigurationError):
             Inbox("billing", world.url, **options)
+
+
+def test_a_forgotten_await_fails_the_message(world: World) -> None:
+    """Nothing was executed, and without this the message would be done."""
+    if not world.is_async:
+        return
+    inbox = world.inbox()
+
+    @inbox.on("order")
+    async def forget(payload: dict[str, Any], tx: Any) -> None:
+        await tx.execute("INSERT INTO effects VALUES (:id, '')", id=payload["id"])
+        if payload["id"] == "bad":
+            tx.execute("INSERT INTO effects VALUES ('forgotten', '')")
+
+    outcomes = world.process(inbox, [order("a"), order("bad")])
+    assert [outcome.kind.value for outcome in outcomes] == ["done", "failed"]
+    assert "forgot to await" in str(outcomes[1].error)
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.only(("sqlite3",))
+def test_a_handlers_type_is_stronger_than_an_ignored_pattern(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "shop.order", write_effect)
+    inbox.ignore("shop.*")
+    batch = [order("a", type="shop.order"), order("b", type="shop.noise")]
+    assert world.kinds(inbox, batch) == ["done", "ignored"]
+    with pytest.raises(HandlerError, match="patterns are for ignore"):
+        inbox.on("shop.*")(lambda payload: None)
+    with pytest.raises(HandlerError, match="name the type"):
+        inbox.on(lambda payload: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.only(("sqlite3", "psycopg"))
+def test_parameters_are_given_by_name(world: World) -> None:
+    inbox = world.inbox()
+
+    @inbox.on("order")
+    def positional(payload: dict[str, Any], tx: Any) -> None:
+        tx.execute("SELECT :x", {"x": 1})
+
+    (outcome,) = world.process(inbox, [order("a")])
+    assert "parameters are given by name" in str(outcome.error)
+
+
+@pytest.mark.only(("psycopg",))
+def test_many_ids_are_a_list(world: World) -> None:
+    with psycopg.connect(world.url) as connection:
+        with pytest.raises(OnceboxError, match="a list of ids"):
+            world.inbox().claim_many(connection, "abc")
+
+
+def test_delays_are_timedeltas() -> None:
+    with pytest.raises(ConfigurationError, match="RetryAfter takes a timedelta"):
+        RetryAfter(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="first is a timedelta"):
+        Retry(first=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.only(("psycopg", "psycopg-async"))
+def test_why_there_is_no_connection_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world._database = world.url.rpartition("/")[0] + "/no_such_database"
+    inbox = world.inbox(migrate=False)
+    target = inbox._target.make(world.is_async)
+    target.pool.timeout = 0.2
+    monkeypatch.setattr(
+        inbox, "_target", msgspec.structs.replace(inbox._target, make=lambda _: target)
+    )
+    world.on(inbox, "order", write_effect)
+    with pytest.raises(DatabaseUnavailable, match='"no_such_database" does not exist'):
+        world.process(inbox, [order("a")])
+
+
+@pytest.mark.only(("django-sqlite", "django-postgres"))
+def test_djangos_migration_accepts_tables_that_are_there(world: World) -> None:
+    world.inbox()
+    from django.core.management import call_command
+
+    call_command("migrate", "oncebox", database=world.database().alias, verbosity=0)
 
 
 def test_headers_without_a_value_are_kept(world: World) -> None:

@@ -116,13 +116,13 @@ def test_a_missing_value_is_named() -> None:
 def test_a_value_without_a_place_is_named() -> None:
     with pytest.raises(StatementError) as caught:
         translate(":a", "qmark").bind({"a": 1, "z": 1, "b": 1})
-    assert str(caught.value) == "no place for b, z"
+    assert str(caught.value) == "the statement has no :b, :z"
 
 
 def test_a_misspelled_name_is_shown_from_both_sides() -> None:
     with pytest.raises(StatementError) as caught:
         translate("select :total", "qmark").bind({"totl": 1})
-    assert str(caught.value) == "no value for :total; no place for totl"
+    assert str(caught.value) == "no value for :total; the statement has no :totl"
 
 
 def test_a_name_that_is_not_ascii_is_refused() -> None:

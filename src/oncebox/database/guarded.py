@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 from typing import IO, Any
 
+from oncebox.database.parameters import for_handler
 from oncebox.errors import ConfigurationError
 
 try:
@@ -88,15 +89,20 @@ class GuardedConnection(sqlite3.Connection):
         self._cursors.clear()
 
     def commit(self) -> None:
+        self._refuse("COMMIT")
         super().commit()
         self._give_up_turn()
 
+    def _refuse(self, word: str) -> None:
+        if self.guarded:
+            for_handler(word, "qmark")
+
     def rollback(self) -> None:
+        self._refuse("ROLLBACK")
         try:
             super().rollback()
         finally:
-            if not self.guarded:
-                self._give_up_turn()
+            self._give_up_turn()
 
     def close(self) -> None:
         super().close()

@@ -181,5 +181,5 @@ def _difference(expected: frozenset[str], given: frozenset[str]) -> str:
     if missing:
         parts.append(f"no value for {', '.join(':' + name for name in missing)}")
     if unknown:
-        parts.append(f"no place for {', '.join(unknown)}")
+        parts.append(f"the statement has no {', '.join(':' + name for name in unknown)}")
     return "; ".join(parts)

@@ -54,7 +54,7 @@ class PsycopgDatabase:
     def from_url(cls, url: str, *, is_async: bool, pipeline: bool = True) -> PsycopgDatabase:
         """A pool of our own."""
         kind = psycopg_pool.AsyncConnectionPool if is_async else psycopg_pool.ConnectionPool
-        pool = kind(url, min_size=1, max_size=16, open=False, name="oncebox")
+        pool = kind(url, min_size=1, max_size=16, timeout=10, open=False, name="oncebox")
         return cls(pool, pipeline=pipeline, owned=True)
 
     @staticmethod
@@ -74,8 +74,19 @@ class PsycopgDatabase:
             yield self.pool.close
 
     def acquire(self) -> Steps[PsycopgWork]:
-        connection = yield self.pool.getconn
+        try:
+            connection = yield self.pool.getconn
+        except psycopg_pool.PoolTimeout:
+            yield from self._look_why()
+            raise
         return PsycopgWork(connection, pipeline=self._pipeline)
+
+    def _look_why(self) -> Steps[None]:
+        """Connect once by hand: its error says what a pool keeps to itself."""
+        if self._owned:
+            kind: Any = psycopg.AsyncConnection if self.is_async else psycopg.Connection
+            connection = yield partial(kind.connect, self.pool.conninfo, connect_timeout=5)
+            yield connection.close
 
     def release(self, work: PsycopgWork) -> Steps[None]:
         yield partial(self.pool.putconn, work.connection)

@@ -107,14 +107,20 @@ class SqliteWork:
         self._raw = raw
         """The sqlite3 connection; inside of aiosqlite it lives on a thread of its own."""
         self._savepoints = 0
+        self._is_borrowed = False
 
     @classmethod
     def borrowed(cls, connection: Any) -> SqliteWork:
         """The caller's own connection, for a claim in the caller's transaction."""
-        raw = getattr(connection, "_conn", connection)  # what aiosqlite wraps
-        if not raw.in_transaction and not _begins_by_itself(raw):
+        if isinstance(connection, sqlite3.Connection):
+            begins = connection.in_transaction or _begins_by_itself(connection)
+        else:  # aiosqlite: what sqlite3 would tell, it tells only on its own thread
+            begins = connection.in_transaction or connection.isolation_level is not None
+        if not begins:
             raise NotInTransaction
-        return cls(connection, raw)
+        work = cls(connection, connection)
+        work._is_borrowed = True
+        return work
 
     # -- the transaction ------------------------------------------------------------------------
 
@@ -198,6 +204,8 @@ class SqliteWork:
         cursor = yield self.connection.cursor
         cursor.row_factory = None  # the caller's connection may have one
         yield partial(cursor.execute, statement.sql, statement.pick(params))
+        if self._is_borrowed and not self.connection.in_transaction:
+            raise NotInTransaction  # the first statement of a claim changes nothing
         return (yield cursor.fetchall)  # type: ignore[no-any-return]
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:

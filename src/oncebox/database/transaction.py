@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from oncebox.database.contract import Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import OnceboxError
 from oncebox.message import Message
+
+T = TypeVar("T")
 
 
 class _Transaction:
@@ -44,10 +54,10 @@ class _Transaction:
 
 
 class _Ended:
-    """Stands in for a transaction whose handler has returned."""
+    """this transaction has ended: its handler returned"""
 
     def __getattr__(self, name: str) -> Any:
-        raise OnceboxError("this transaction has ended: its handler returned")
+        raise OnceboxError(self.__doc__)
 
 
 _ENDED: Any = _Ended()
@@ -84,12 +94,13 @@ class Transaction(_Transaction):
 
     __slots__ = ()
 
-    def execute(self, sql: str, /, **params: Any) -> Result:
+    def execute(self, sql: str, /, *args: Any, **params: Any) -> Result:
         """Execute a statement with `:name` parameters.
 
         On PostgreSQL statements are pipelined: an error may surface at a later statement, at the
         end of the handler, or where a result is read; use savepoint() to catch one.
         """
+        _check_is_named(args)
         result = Result(self._work, self._work.submit(sql, params)())
         self._work.hold(result)
         return result
@@ -133,20 +144,59 @@ class AsyncResult:
         return await arun(self._work.rowcount(self._handle))
 
 
+class _Expected(Generic[T]):
+    """An answer that has to be awaited; one that was forgotten fails the handler."""
+
+    __slots__ = ("_coroutine", "_tx")
+
+    def __init__(self, tx: AsyncTransaction, coroutine: Coroutine[Any, Any, T]) -> None:
+        if tx._work is _ENDED:
+            coroutine.close()
+            raise OnceboxError(_Ended.__doc__)
+        self._tx = tx
+        self._coroutine = coroutine
+        tx._expected.add(self)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._tx._expected.discard(self)
+        return self._coroutine.__await__()
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
 class AsyncTransaction(_Transaction):
     """The transaction of the claim, for async handlers; see Transaction."""
 
-    __slots__ = ()
+    __slots__ = ("_expected",)
 
-    async def execute(self, sql: str, /, **params: Any) -> AsyncResult:
+    def __init__(self, work: Work, message: Message | None) -> None:
+        super().__init__(work, message)
+        self._expected: set[_Expected[Any]] = set()
+
+    def execute(self, sql: str, /, *args: Any, **params: Any) -> Awaitable[AsyncResult]:
         """Execute a statement with `:name` parameters; see Transaction.execute."""
+        _check_is_named(args)
+        return _Expected(self, self._execute(sql, params))
+
+    async def _execute(self, sql: str, params: Mapping[str, Any]) -> AsyncResult:
         result = AsyncResult(self._work, await self._work.submit(sql, params)())
         self._work.hold(result)
         return result
 
-    async def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> Awaitable[None]:
         """Execute a statement once per row of parameters."""
+        return _Expected(self, self._execute_many(sql, rows))
+
+    async def _execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
         await self._work.submit_many(sql, rows)()
+
+    def _end(self) -> None:
+        super()._end()
+        for forgotten in self._expected:
+            forgotten.close()
+        if self._expected:
+            raise OnceboxError("the handler forgot to await tx.execute(): nothing was executed")
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -158,6 +208,13 @@ class AsyncTransaction(_Transaction):
         except BaseException as error:
             await arun(self._work.rollback_to_savepoint(error))
             raise
+
+
+def _check_is_named(args: tuple[Any, ...]) -> None:
+    if args:
+        raise OnceboxError(
+            'parameters are given by name: tx.execute("... where id = :id", id=7), or **values'
+        )
 
 
 def _only(rows: list[Any]) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 from django.conf import settings
 from django.db.migrations.operations.base import Operation
 
-from oncebox.database.django import DIALECTS
-from oncebox.store import Names
+from oncebox.database.django import DIALECTS, DjangoWork
+from oncebox.database.steps import run
+from oncebox.store import Names, store_for
 from oncebox.store.migrations import executed, written
 from oncebox.store.statements import Migration, migrations, statements
 
@@ -37,8 +38,16 @@ class ApplyMigration(Operation):
         names = _names()
         dialect = DIALECTS[schema_editor.connection.vendor]
         step = self._step(dialect, names)
+        if self._is_there(schema_editor, dialect, names):
+            return  # made by inbox.migrate() before
         for sql in executed([step], statements(dialect, names)):
             schema_editor.execute(sql, params=None)
+
+    def _is_there(self, schema_editor: Any, dialect: str, names: Names) -> bool:
+        if schema_editor.collect_sql:
+            return False
+        found = run(store_for(dialect, names).version(DjangoWork(schema_editor.connection)))
+        return found is not None and found[0] >= self.version
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any

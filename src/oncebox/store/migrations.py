@@ -53,6 +53,12 @@ class Migrated:
         return "\n\n".join(texts) + "\n"
 
 
+_REMEDY = (
+    "call inbox.migrate(); with Django add 'oncebox.django' to INSTALLED_APPS and run "
+    "manage.py migrate"
+)
+
+
 def missing(history: list[Migration], version: int) -> list[Migration]:
     """The steps that a schema of this version still needs."""
     return [migration for migration in history if migration.version > version]
@@ -65,12 +71,11 @@ def check(history: list[Migration], found: tuple[int, int] | None) -> None:
     """
     newest = history[-1].version
     if found is None:
-        raise SchemaMissing("the tables of oncebox are missing: call inbox.migrate()")
+        raise SchemaMissing(f"the tables of oncebox are missing: {_REMEDY}")
     version, serves = found
     if version < newest:
         raise SchemaMissing(
-            f"the tables of oncebox have version {version}, this code needs {newest}: "
-            "call inbox.migrate()"
+            f"the tables of oncebox have version {version}, this code needs {newest}: {_REMEDY}"
         )
     if serves > newest:
         raise CodeTooOld(
