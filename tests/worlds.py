@@ -218,7 +218,7 @@ def _skip_old_server(version: str) -> None:
     """Newer versions of Django want newer servers than oncebox does."""
     from django.db.backends.postgresql.features import DatabaseFeatures
 
-    oldest = DatabaseFeatures.minimum_database_version[0]
+    oldest = (DatabaseFeatures.minimum_database_version or (0,))[0]
     if int(version.split(".")[0]) < oldest:
         pytest.skip(f"this version of Django needs PostgreSQL {oldest}")
 
