@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from oncebox.database import borrow, faults
 from oncebox.errors import ClaimError, ContentMismatch, SchemaMissing, SnapshotRisk, TooLate
@@ -12,6 +12,21 @@ from oncebox.identity import checked_message
 from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message
 from oncebox.store import Names, Store, store_for
 from oncebox.store.contract import Answer, Arrival, Claims, Steps
+
+
+class Properties(TypedDict, total=False):
+    """What a claim may say of a message besides its id."""
+
+    origin: str
+    type: str
+    version: int
+    key: str | None
+    payload: bytes | None
+    headers: HeaderMap
+    minted_at: datetime | None
+    source: str
+    coordinates: str | None
+    accept_retries: bool
 
 
 class Claimer:
@@ -142,7 +157,7 @@ def _explain(error: Exception) -> None:
     """Raise what says more than the driver's error, if there is something to say."""
     if faults.is_missing_table(error):
         raise SchemaMissing("the tables of oncebox are missing: call inbox.migrate()") from error
-    if faults.is_stale_snapshot(error):
+    if faults.is_busy(error):
         raise SnapshotRisk(
             "another connection wrote to the database since this transaction began to read, or is "
             "writing now: roll back and run the transaction again"

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
-from oncebox.claims import Claimer
+from oncebox.claims import Claimer, Properties
 from oncebox.database import target
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
@@ -169,7 +169,7 @@ class Inbox:
         """See process()."""
         return await arun(self._process(deliveries, is_async=True))
 
-    def claim(self, connection: Any, id: str, **properties: Any) -> bool:
+    def claim(self, connection: Any, id: str, **properties: Unpack[Properties]) -> bool:
         """Claim a message in the caller's own transaction: True if it is new, False if not.
 
         Properties: origin, type, version, key, payload, headers, minted_at, source, coordinates,
@@ -179,7 +179,7 @@ class Inbox:
         """
         return run(self._claimer.claim(connection, id, **properties))
 
-    async def aclaim(self, connection: Any, id: str, **properties: Any) -> bool:
+    async def aclaim(self, connection: Any, id: str, **properties: Unpack[Properties]) -> bool:
         """See claim()."""
         return await arun(self._aclaimer.claim(connection, id, **properties))
 

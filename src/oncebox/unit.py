@@ -125,7 +125,7 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
         call = []
         yield from work.release_savepoint()
     except Exception as error:
-        if _ends_unit(work, error):
+        if _ends_unit(work, error) and not faults.is_busy(error):
             raise
         certain = yield from _go_back(work, error)
         if faults.sqlstate(error) == faults.ABORTED:

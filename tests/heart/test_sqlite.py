@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,19 @@ def test_an_outsider_that_writes_is_waited_for(world: World) -> None:
     assert world.kinds(inbox, [order("a")]) == ["done"]
     timer.join()
     outsider.close()
+
+
+@pytest.mark.only(("sqlite3",))
+def test_a_handler_that_writes_through_a_connection_of_its_own_fails_alone(world: World) -> None:
+    """It finds the database locked, by the very transaction that it should have used."""
+
+    def write_elsewhere(tx: Any) -> Any:
+        path = world.url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, timeout=0)) as elsewhere:
+            elsewhere.execute("INSERT INTO effects VALUES ('elsewhere', '')")
+        yield
+
+    assert "locked" in str(fails_alone(world, write_elsewhere).error)
 
 
 @pytest.mark.only(("sqlite3",))

@@ -67,8 +67,11 @@ def is_missing_table(error: BaseException) -> bool:
     )
 
 
-def is_stale_snapshot(error: BaseException) -> bool:
-    """Whether SQLite refuses to let a transaction write that has read before others wrote."""
+def is_busy(error: BaseException) -> bool:
+    """Whether SQLite has another writer: for a claim of the caller's, one since it began to read.
+
+    Inside of a handler it is not about our transaction, which is the writer.
+    """
     codes = (getattr(link, "sqlite_errorcode", None) for link in _links(error))
     return any(code is not None and code & 0xFF == sqlite3.SQLITE_BUSY for code in codes)
 
