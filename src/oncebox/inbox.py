@@ -63,14 +63,7 @@ class Inbox:
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
-        if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255 or "\0" in name:
-            raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
-        if unknown_type not in ("dead", "ignore"):
-            raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
-        if not isinstance(transaction_timeout, timedelta) or transaction_timeout < _SECOND:
-            raise ConfigurationError("transaction_timeout is a timedelta of at least a second")
-        if identity is not None and (isinstance(identity, type) or not callable(identity)):
-            raise ConfigurationError(f"identity is a rule such as CloudEvents(), not {identity!r}")
+        _check_options(name, identity, unknown_type, transaction_timeout)
         self.name = name
         self.identity = identity or CloudEvents()
         self._target = target(database, pipeline=pipeline)
@@ -299,3 +292,14 @@ class Inbox:
 
 _HOST = socket.gethostname()
 _SECOND = timedelta(seconds=1)
+
+
+def _check_options(name: Any, identity: Any, unknown_type: Any, transaction_timeout: Any) -> None:
+    if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255 or "\0" in name:
+        raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
+    if unknown_type not in ("dead", "ignore"):
+        raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
+    if not isinstance(transaction_timeout, timedelta) or transaction_timeout < _SECOND:
+        raise ConfigurationError("transaction_timeout is a timedelta of at least a second")
+    if identity is not None and (isinstance(identity, type) or not callable(identity)):
+        raise ConfigurationError(f"identity is a rule such as CloudEvents(), not {identity!r}")
