@@ -176,8 +176,9 @@ class Conflict(Fault):
 
     def before(self, injector: Injector) -> None:
         if not injector.world.is_postgres:
-            error = sqlite3.OperationalError("database is locked")
-            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            # Not SQLITE_BUSY: that a writer's own statements never meet.
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
             raise wrapped(injector.world, error)
         raise wrapped(injector.world, psycopg.errors.SerializationFailure("injected"))
 
