@@ -77,11 +77,23 @@ def checked_deliveries(deliveries: Iterable[Delivery]) -> list[Delivery]:
         raise OnceboxError("process() takes a list of deliveries: process([delivery])")
     batch = list(deliveries)
     for delivery in batch:
-        _check(delivery)
+        if not _is_sound(delivery):
+            _complain(delivery)
     return batch
 
 
-def _check(delivery: Any) -> None:
+def _is_sound(delivery: Any) -> bool:
+    return (
+        isinstance(delivery, Delivery)
+        and isinstance(delivery.body, bytes)
+        and isinstance(delivery.headers, Mapping)
+        and isinstance(delivery.source, str)
+        and (delivery.coordinates is None or isinstance(delivery.coordinates, str))
+        and (delivery.timestamp is None or isinstance(delivery.timestamp, datetime))
+    )
+
+
+def _complain(delivery: Any) -> None:
     if not isinstance(delivery, Delivery):
         raise OnceboxError(
             f"process() takes deliveries, not {type(delivery).__qualname__}: "

@@ -114,7 +114,7 @@ class Process(msgspec.Struct, frozen=True):
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         """Log what somebody may have to look at. Never payloads, and no texts of errors."""
         for outcome in outcomes:
-            if outcome.kind in _CONSEQUENCES:
+            if outcome.error is not None or outcome.reason is not None:
                 message = outcome.message
                 logger.warning(
                     "%s: %s %s (%s)",
