@@ -91,6 +91,17 @@ class World:
     def kinds(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[str]:
         return [outcome.kind.value for outcome in self.process(inbox, deliveries)]
 
+    def receive(self, inbox: Inbox, deliveries: Sequence[Delivery]) -> list[str]:
+        outcomes = (
+            self.run(inbox.areceive(deliveries)) if self.is_async else inbox.receive(deliveries)
+        )
+        return [outcome.kind.value for outcome in outcomes]
+
+    def drain(self, inbox: Inbox, **options: Any) -> dict[str, int]:
+        """How many messages had which outcome."""
+        counts = self.run(inbox.adrain(**options)) if self.is_async else inbox.drain(**options)
+        return {kind.value: count for kind, count in counts.items()}
+
     def run(self, coroutine: Any) -> Any:
         assert self._runner is not None
         return self._runner.run(coroutine)

@@ -21,6 +21,8 @@ from oncebox.message import Delivery, Message
 from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome, Reason
 from oncebox.retry import Retry
+from oncebox.services import Drainer
+from oncebox.store.contract import DeadLetter
 
 if TYPE_CHECKING:
     from oncebox.database.django import DjangoDatabase as Django
@@ -34,7 +36,9 @@ __all__ = [
     "BusinessKey",
     "CloudEvents",
     "Coordinates",
+    "DeadLetter",
     "Delivery",
+    "Drainer",
     "Headers",
     "Identity",
     "Inbox",

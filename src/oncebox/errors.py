@@ -54,6 +54,10 @@ class DatabaseUnavailable(OnceboxError):
     """the database cannot be reached: nothing was committed, so settle nothing"""
 
 
+class NotFound(OnceboxError):
+    """there is nothing of that name or number"""
+
+
 # -- what a claim may answer instead of new or duplicate ------------------------------------------
 
 
@@ -111,6 +115,15 @@ class GuardFailed(OnceboxError):
     """a transaction got lost, and its messages are recorded all the same: a handler committed it
     behind oncebox's back, and their work may be half done, or another consumer finished them
     meanwhile; settle nothing, and look at them by hand"""
+
+
+class ProcessDied(OnceboxError):
+    """the process died while it handled this message: it crashed, was killed, or ran out of
+    memory"""
+
+
+class TooSlow(OnceboxError):
+    """the handler took longer than transaction_timeout, and the database gave its transaction up"""
 
 
 class SwallowedError(OnceboxError):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import os
 import random
-import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
@@ -17,22 +18,29 @@ from oncebox.database import target
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.database.transaction import AsyncTransaction, Transaction
+from oncebox.dead import DeadLetters
+from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
 from oncebox.handlers import Registry, checked_order, checked_retry
+from oncebox.hooks import checked_hooks
 from oncebox.identity import CloudEvents, Identity
+from oncebox.liveness import incarnation, worker_name
 from oncebox.message import Delivery, Message, checked_deliveries
 from oncebox.options import checked_options
 from oncebox.ordering import Order
-from oncebox.outcome import Outcome
+from oncebox.outcome import Kind, Outcome
 from oncebox.plan import read
 from oncebox.process import Process
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
 from oncebox.store import Names, store_for
-from oncebox.store.contract import Steps
+from oncebox.store.contract import DeadLetter, Steps, Worker
 from oncebox.unit import Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+OnDead = Callable[[DeadLetter], Any] | str
+"""A function of a dead letter, "log", or an http(s) URL that it is posted to."""
 
 MEGABYTE = 1_000_000
 
@@ -57,6 +65,7 @@ class Inbox:
         order: Order = Order.park,
         pipeline: bool = True,
         unknown_type: Literal["dead", "ignore"] = "dead",
+        on_dead: OnDead | Iterable[OnDead] | None = None,
         keep_payload: bool = True,
         payload_limit: int = 16 * MEGABYTE,
         transaction_timeout: timedelta = timedelta(minutes=5),
@@ -80,6 +89,7 @@ class Inbox:
             self._registry.set_colour(self._target.is_async, "the database")
         self._claimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=False)
         self._aclaimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=True)
+        self._hooks = checked_hooks(on_dead)
         self._keep_payload = keep_payload
         self._timeout = transaction_timeout.total_seconds()
         self._database: Database | None = None
@@ -87,6 +97,7 @@ class Inbox:
         self._ready = False
         self._lock = threading.Lock()
         self._slots = [0]
+        self.dead = DeadLetters(self)
         self._chance = random.Random()
 
     # -- registration -----------------------------------------------------------------------------
@@ -162,6 +173,28 @@ class Inbox:
         """See process()."""
         return await arun(self._process(deliveries, is_async=True))
 
+    def receive(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
+        """Claim a batch and store it, to be run by drain(); one outcome per delivery, in order.
+
+        As process(), but no handler runs: the broker has its answer after one short transaction.
+        """
+        return run(self._process(deliveries, is_async=False, receiving=True))
+
+    async def areceive(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
+        """See receive()."""
+        return await arun(self._process(deliveries, is_async=True, receiving=True))
+
+    def drain(self, *, batch: int = 100) -> Counter[Kind]:
+        """Run what was stored and is due, until nothing is; says how many had which outcome.
+
+        Any number of processes may drain at the same time. A loop that goes on is Drainer's.
+        """
+        return run(self._drain_once(batch, is_async=False))
+
+    async def adrain(self, *, batch: int = 100) -> Counter[Kind]:
+        """See drain()."""
+        return await arun(self._drain_once(batch, is_async=True))
+
     def claim(self, connection: Any, id: str, **properties: Unpack[Properties]) -> bool:
         """Claim a message in the caller's own transaction: True if it is new, False if not.
 
@@ -192,25 +225,77 @@ class Inbox:
         steps = self._aclaimer.claim_many(connection, messages, accept_retries=accept_retries)
         return await arun(steps)
 
-    def _process(self, deliveries: Iterable[Delivery], *, is_async: bool) -> Steps[list[Outcome]]:
-        self._registry.set_colour(is_async, "aprocess()" if is_async else "process()")
-        if not len(self._registry):
-            raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
+    def _process(
+        self, deliveries: Iterable[Delivery], *, is_async: bool, receiving: bool = False
+    ) -> Steps[list[Outcome]]:
+        verb = "receive" if receiving else "process"
+        self._check_use(f"{'a' if is_async else ''}{verb}()", is_async)
         batch = checked_deliveries(deliveries)
         if not batch:
             return []
         database = yield from self._open(is_async)
-        items = read(batch, self.identity, self._registry)
+        items = read(batch, self.identity, self._registry, decode=not receiving)
         slot = self._take_slot()
         try:
             process = Process(
                 database=database,
                 unit=self._unit(is_async),
                 order=self._order,
-                worker=f"{_HOST}:{os.getpid()}:{slot}",
+                worker=worker_name(slot),
                 chance=self._chance,
+                receiving=receiving,
             )
             return (yield from process.batch(items))
+        finally:
+            self._give_back_slot(slot)
+
+    def _check_use(self, verb: str, is_async: bool) -> None:
+        """Raise unless there are handlers, of this colour."""
+        self._registry.set_colour(is_async, verb)
+        if not len(self._registry):
+            raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
+
+    def _database_of(self, is_async: bool) -> Steps[Database]:
+        """The database, for work without handlers."""
+        if self._target.is_async is not None and self._target.is_async is not is_async:
+            raise ConfigurationError(
+                f"this inbox is {'async' if self._target.is_async else 'sync'}: its methods "
+                f"{'begin' if self._target.is_async else 'do not begin'} with an a, as in aretry()"
+            )
+        return (yield from self._open(is_async))
+
+    def _drain_once(self, batch: int, *, is_async: bool) -> Steps[Counter[Kind]]:
+        with self._draining(batch) as begin:
+            drain = yield from begin(is_async)
+            return (yield from drain.all())
+
+    @contextmanager
+    def _draining(self, batch: int) -> Iterator[Callable[[bool], Steps[Drain]]]:
+        """A worker's slot, and the steps that open a drain in it."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise ConfigurationError(f"batch is a number of messages from 1, not {batch!r}")
+        slot = self._take_slot()
+
+        def begin(is_async: bool) -> Steps[Drain]:
+            self._check_use("adrain()" if is_async else "drain()", is_async)
+            return Drain(
+                database=(yield from self._open(is_async)),
+                unit=self._unit(is_async),
+                registry=self._registry,
+                order=self._order,
+                worker=Worker(
+                    name=worker_name(slot),
+                    incarnation=incarnation(),
+                    batch=batch,
+                    timeout=self._timeout,
+                    patience=self._timeout + min(20.0, self._timeout / 2),
+                ),
+                chance=self._chance,
+                hooks=self._hooks,
+            )
+
+        try:
+            yield begin
         finally:
             self._give_back_slot(slot)
 
@@ -221,6 +306,7 @@ class Inbox:
             transaction=AsyncTransaction if is_async else Transaction,
             keep_payload=self._keep_payload,
             timeout=self._timeout,
+            tell=bool(self._hooks),
         )
 
     # Units that run at the same time count in different rows, so that none waits for another.
@@ -290,7 +376,6 @@ class Inbox:
         await self.aclose()
 
 
-_HOST = socket.gethostname()
 _SECOND = timedelta(seconds=1)
 
 

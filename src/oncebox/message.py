@@ -28,6 +28,9 @@ class Delivery(msgspec.Struct, frozen=True):
     """Where the broker had it, unique within the source: "3/10427" for partition and offset."""
     timestamp: datetime | None = None
     """The broker's time."""
+    redelivered: bool = False
+    """Whether the broker says so: a new message that was in somebody's hands before may have killed
+    its process, so it is stored, to be run alone."""
     receipt: Any = None
     """Whatever the caller needs to settle this delivery; oncebox does not look at it."""
 
@@ -61,10 +64,16 @@ def headers_json(headers: HeaderMap) -> str | None:
     """The headers as JSON text for the audit log; bytes that are no UTF-8 are escaped, not lost."""
     if not headers:
         return None
-    return msgspec.json.encode({_text(k): _text(v) for k, v in headers.items()}).decode()
+    return msgspec.json.encode({readable(k): readable(v) for k, v in headers.items()}).decode()
 
 
-def _text(value: str | bytes | None) -> str | None:
+def headers_of(json: str | None) -> HeaderMap:
+    """The headers that headers_json() wrote."""
+    return msgspec.json.decode(json, type=dict[str, str | None]) if json else NO_HEADERS
+
+
+def readable(value: str | bytes | None) -> str | None:
+    """Text that can be stored; what is no UTF-8 is escaped, not lost."""
     if value is None:
         return None
     raw = value if isinstance(value, bytes) else value.encode("utf-8", "backslashreplace")
@@ -74,7 +83,7 @@ def _text(value: str | bytes | None) -> str | None:
 def checked_deliveries(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """A list of deliveries that are what they claim to be: a wrong wiring is no bad message."""
     if isinstance(deliveries, Delivery | str | bytes):
-        raise OnceboxError("process() takes a list of deliveries: process([delivery])")
+        raise OnceboxError("deliveries are given as a list: [delivery]")
     batch = list(deliveries)
     for delivery in batch:
         if not _is_sound(delivery):
@@ -90,13 +99,14 @@ def _is_sound(delivery: Any) -> bool:
         and isinstance(delivery.source, str)
         and (delivery.coordinates is None or isinstance(delivery.coordinates, str))
         and (delivery.timestamp is None or isinstance(delivery.timestamp, datetime))
+        and isinstance(delivery.redelivered, bool)
     )
 
 
 def _complain(delivery: Any) -> None:
     if not isinstance(delivery, Delivery):
         raise OnceboxError(
-            f"process() takes deliveries, not {type(delivery).__qualname__}: "
+            f"a list of deliveries is expected, not of {type(delivery).__qualname__}: "
             "wrap the body as Delivery(body)"
         )
     for name, kind, remedy in (
@@ -105,6 +115,7 @@ def _complain(delivery: Any) -> None:
         ("source", str, "name the topic or queue"),
         ("coordinates", str | None, 'such as "3/10427"'),
         ("timestamp", datetime | None, "give a datetime"),
+        ("redelivered", bool, "give True or False"),
     ):
         value = getattr(delivery, name)
         if not isinstance(value, kind):

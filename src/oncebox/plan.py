@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence, Set
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -23,7 +24,7 @@ from oncebox.identity import Identity
 from oncebox.message import Delivery, Message
 from oncebox.ordering import Order, in_key_order
 from oncebox.outcome import Kind, Outcome, Reason
-from oncebox.store.contract import Answer, Arrival, Claims, Entry
+from oncebox.store.contract import Answer, Arrival, Claims, Entry, Stored
 
 _ON_ARRIVAL: dict[type[OnceboxError], Reason] = {
     Undecodable: Reason.undecodable,
@@ -39,11 +40,13 @@ _NOBODY = sys.maxsize
 class Item:
     """A delivery, as far as it is understood without the database."""
 
-    __slots__ = ("_decoded", "delivery", "error", "ignored", "message", "route")
+    __slots__ = ("_decoded", "delivery", "error", "ignored", "message", "route", "stored")
 
-    def __init__(self, delivery: Delivery) -> None:
+    def __init__(self, delivery: Delivery, stored: Stored | None = None) -> None:
         self.delivery = delivery
-        self.message: Message | None = None
+        self.stored = stored
+        """What it was before, if it had been stored."""
+        self.message: Message | None = stored.message if stored else None
         self.route: Route | None = None
         self.error: OnceboxError | None = None
         self.ignored = False
@@ -66,25 +69,61 @@ class Item:
         return value
 
 
-def read(deliveries: Sequence[Delivery], identity: Identity, registry: Registry) -> list[Item]:
+def read(
+    deliveries: Sequence[Delivery], identity: Identity, registry: Registry, *, decode: bool = True
+) -> list[Item]:
     """Identify, route and decode each delivery; what cannot be is kept with its error."""
-    return [_read(delivery, identity, registry) for delivery in deliveries]
+    return [_read(delivery, identity, registry, decode) for delivery in deliveries]
 
 
-def _read(delivery: Delivery, identity: Identity, registry: Registry) -> Item:
+def _read(delivery: Delivery, identity: Identity, registry: Registry, decode: bool) -> Item:
     item = Item(delivery)
     try:
         item.message = identity(delivery)
-        if registry.ignores(item.message):
-            item.ignored = True
-            return item
-        item.route = registry.route(item.message)
-        item.decode()
-    except OnceboxError as error:
-        if not isinstance(error, (Unidentified, *_ON_ARRIVAL)):
-            raise
+    except Unidentified as error:
         item.error = error
+        return item
+    # What may kill its process is not even decoded before that is written down.
+    _route(item, item.message, registry, decode=decode and not delivery.redelivered)
     return item
+
+
+def read_stored(rows: Sequence[Stored], registry: Registry, *, decode: bool = True) -> list[Item]:
+    """Route and decode messages that were stored; what cannot be is kept with its error."""
+    items = [Item(row.delivery, row) for row in rows]
+    for item, row in zip(items, rows, strict=True):
+        _route(item, row.message, registry, decode=decode)
+    return items
+
+
+def _route(item: Item, message: Message, registry: Registry, *, decode: bool) -> None:
+    try:
+        if registry.ignores(message):
+            item.ignored = True
+            return
+        item.route = registry.route(message)
+        if decode:
+            item.decode()
+    except tuple(_ON_ARRIVAL) as error:
+        item.error = error
+
+
+def cut(rows: Sequence[Stored]) -> list[Stored]:
+    """The messages that may run together, of what was read lane by lane, in order.
+
+    One that failed before, or may kill its process, runs by itself, and nothing of its lane before
+    it has: so a lane ends before its first such message.
+    """
+    if rows and rows[0].is_special:
+        return [rows[0]]
+    closed: set[int] = set()
+    together = []
+    for row in rows:
+        if row.is_special:
+            closed.add(row.lane)
+        elif row.lane not in closed:
+            together.append(row)
+    return together
 
 
 class Plan:
@@ -99,9 +138,9 @@ class Plan:
         failed: BaseException | None = None,
         alone: BaseException | None = None,
         lost: Set[Item] = frozenset(),
+        receiving: bool = False,
     ) -> None:
         self.items = items
-        self.arrivals: list[Arrival] = []
         self._order = order
         self._chance = chance
         self._failed = failed
@@ -110,16 +149,23 @@ class Plan:
         """Why nothing is run, but everything stored."""
         self._lost = lost
         """What was new in a transaction that got lost: it must still be new."""
+        self._receiving = receiving
+        """Nothing is run: the claim stores everything."""
         self._numbers: dict[Item, int] = {}
         self._twins: dict[Item, Item] = {}
         self._seqs: dict[Item, int | None] = {}
         self._entries: dict[Item, Entry] = {}
         self._held: dict[str, int] = {}
         """The keys that have to wait, and the number of the message from which on they do."""
-        self._collect()
 
-    def _collect(self) -> None:
+    @property
+    def is_receiving(self) -> bool:
+        return self._receiving
+
+    @cached_property
+    def arrivals(self) -> list[Arrival]:
         """The messages to claim: of equal ones the first, whose duplicates the others are."""
+        arrivals: list[Arrival] = []
         first: dict[tuple[str, str, bytes | None], Item] = {}
         for item in self.items:
             message = item.message
@@ -129,8 +175,9 @@ class Plan:
             if first.setdefault(name, item) is not item:
                 self._twins[item] = first[name]
                 continue
-            self._numbers[item] = len(self.arrivals)
-            self.arrivals.append(Arrival(message, item.delivery))
+            self._numbers[item] = len(arrivals)
+            arrivals.append(Arrival(message, item.delivery))
+        return arrivals
 
     # -- after the claim --------------------------------------------------------------------------
 
@@ -174,16 +221,39 @@ class Plan:
             self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
         elif answer == Answer.too_late:
             self._settle(item, Kind.quarantined, reason=Reason.too_late)
+        elif self._receiving:
+            self._settle(item, Kind.parked if answer == Answer.waits else Kind.stored, kept=True)
         elif answer in (Answer.waits, Answer.queued):
-            self._settle(item, Kind.parked, ready=answer == Answer.queued)
-        elif self._waits(item):
-            self._settle(item, Kind.parked)
+            ready = answer == Answer.queued
+            self._settle(item, Kind.parked, ready=ready, alone=item.delivery.redelivered)
+        else:
+            return self._admit(item)
+        return False
+
+    def resume(self) -> list[Item]:
+        """The messages had been stored, and are taken out: as decide()."""
+        for number, item in enumerate(self.items):
+            assert item.stored is not None
+            self._numbers[item] = number
+            self._seqs[item] = item.stored.seq
+        runnable = [item for item in self.items if self._admit(item)]
+        return in_key_order(runnable, attrgetter("key"))
+
+    def _admit(self, item: Item) -> bool:
+        """Whether a message whose turn it is, is to be run."""
+        if self._waits(item):
+            self._settle(item, Kind.parked, alone=item.delivery.redelivered)
+        elif item.ignored:  # since it was stored
+            self._settle(item, Kind.ignored)
         elif item.error is not None:
-            self._bury(item, _ON_ARRIVAL[type(item.error)], item.error)
+            self._bury(item, _ON_ARRIVAL[type(item.error)], item.error, attempts=_runs(item))
         elif self._failed is not None:
             self.fail(item, self._failed)
         elif self._alone is not None:
-            self._settle(item, Kind.stored, ready=True, error=self._alone)
+            self._settle(item, Kind.stored, ready=True, alone=True, error=self._alone)
+        elif item.delivery.redelivered:
+            self._hold(item)
+            self._settle(item, Kind.stored, ready=True, alone=True)
         else:
             return True
         return False
@@ -205,8 +275,11 @@ class Plan:
     def done(self, items: Sequence[Item]) -> None:
         """Their handlers' work stays."""
         for item in items:
-            outcome = Outcome(Kind.done, item.delivery, item.message)
-            self._entries[item] = Entry(outcome, self._seqs[item])
+            if item.stored is None:
+                outcome = Outcome(Kind.done, item.delivery, item.message)
+                self._entries[item] = Entry(outcome, self._seqs[item])
+            else:
+                self._settle(item, Kind.done, attempts=_runs(item) + 1, ran=True)
 
     def fail(self, item: Item, error: BaseException, duration: float | None = None) -> None:
         """Its handler raised: another attempt later, or a dead letter. Either may hold its key.
@@ -217,25 +290,28 @@ class Plan:
         if self._waits(item):
             self._settle(item, Kind.parked)
             return
-        delay = item.route.handler.retry.delay(1, error, self._chance())
+        run: dict[str, Any] = {"attempts": _runs(item) + 1, "duration": duration, "ran": True}
+        delay = item.route.handler.retry.delay(_runs(item) + 1, error, self._chance())
         if delay is None:
             reason = Reason.rejected if isinstance(error, Reject) else Reason.out_of_attempts
-            self._bury(item, reason, error, attempts=1, duration=duration)
+            self._bury(item, reason, error, **run)
         else:
             self._hold(item)
-            self._settle(
-                item, Kind.failed, error=error, attempts=1, retry_in=delay, duration=duration
-            )
+            self._settle(item, Kind.failed, error=error, retry_in=delay, **run)
+
+    def kill(self, item: Item, reason: Reason, error: BaseException) -> None:
+        """It is not run again: a dead letter."""
+        self._bury(item, reason, error, attempts=_runs(item))
 
     def store(self, items: Sequence[Item]) -> None:
         """Not run now: stored to be run one by one; what follows them in their keys waits."""
         for item in items:
             self._hold(item)
-            self._settle(item, Kind.stored, ready=True)
+            self._settle(item, Kind.stored, ready=True, alone=True)
 
     @property
     def has_failures(self) -> bool:
-        return bool(self._held) or any(e.outcome.attempts for e in self._entries.values())
+        return bool(self._held) or any(e.ran for e in self._entries.values() if e.outcome.error)
 
     @property
     def new(self) -> Set[Item]:
@@ -277,9 +353,19 @@ class Plan:
         *,
         parks: bool = False,
         ready: bool = False,
+        alone: bool = False,
+        kept: bool = False,
+        ran: bool = False,
         duration: float | None = None,
         **details: Any,
     ) -> None:
         outcome = Outcome(kind, item.delivery, item.message, **details)
         seq = self._seqs.get(item)
-        self._entries[item] = Entry(outcome, seq, parks, ready, duration)
+        self._entries[item] = Entry(
+            outcome, seq, parks, ready, alone, kept, ran, duration, item.stored
+        )
+
+
+def _runs(item: Item) -> int:
+    """How often it failed before."""
+    return item.stored.attempts if item.stored else 0

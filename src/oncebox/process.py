@@ -3,7 +3,6 @@ cannot be committed."""
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Sequence, Set
@@ -12,18 +11,15 @@ from typing import Any
 
 import msgspec
 
-from oncebox.database import acquire, faults, give_up
+from oncebox import reports
+from oncebox.database import PAUSES, Again, transact, unavailable
 from oncebox.database.contract import Database
-from oncebox.errors import DatabaseUnavailable, TransactionLost
+from oncebox.errors import TransactionLost
 from oncebox.ordering import Order
-from oncebox.outcome import Kind, Outcome
+from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
 from oncebox.store.contract import Steps
 from oncebox.unit import CannotCommit, Unit, perform
-
-RERUNS = 3
-
-logger = logging.getLogger("oncebox")
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -34,6 +30,8 @@ class Process(msgspec.Struct, frozen=True):
     order: Order
     worker: str
     chance: random.Random
+    receiving: bool = False
+    """Nothing is run: everything is stored."""
 
     def batch(self, items: Sequence[Item], lost: Set[Item] = frozenset()) -> Steps[list[Outcome]]:
         """Process a batch; a message that keeps the others from being committed is failed alone."""
@@ -63,86 +61,45 @@ class Process(msgspec.Struct, frozen=True):
     def _persistently(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """Run the unit until the database lets it through, then store its messages instead."""
         reason: BaseException | None = None
-        for rerun in range(RERUNS + 1):
+        for pause in PAUSES:
             started = time.monotonic()
             try:
                 return (yield from self._once(items, **fate))
-            except _Again as again:
+            except Again as again:
                 reason = again.__cause__
                 fate.pop("lost", None)  # it may have been committed after all, by ourselves
-                logger.warning(
+                reports.logger.warning(
                     "%s: a batch was rolled back (%s); it is run again",
                     self.unit.consumer,
-                    _name(again.__cause__),
+                    reports.name(again.__cause__),
                 )
                 if time.monotonic() - started >= self.unit.timeout:
                     break  # it would be as slow the next time
-                pause = 0.05 * 4**rerun * (0.5 + self.chance.random())
-                yield partial(self.database.sleep, pause)
+                yield partial(self.database.sleep, pause * (0.5 + self.chance.random()))
         try:
             return (yield from self._once(items, alone=reason, **fate))
-        except _Again as again:
-            raise DatabaseUnavailable(
-                f"{type(again.__cause__).__name__}: {again.__cause__}; "
-                "nothing was committed, so settle nothing"
-            ) from again.__cause__
+        except Again as again:
+            raise unavailable(again.__cause__) from again.__cause__
 
     def _once(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
         """One unit of work on a connection of its own."""
-        plan = Plan(items, order=self.order, chance=self.chance.random, **fate)
-        work = yield from acquire(self.database)
+        plan = Plan(
+            items,
+            order=self.order,
+            chance=self.chance.random,
+            receiving=self.receiving,
+            **fate,
+        )
         try:
-            outcomes = yield from perform(self.unit, work, self.worker, plan)
-        except GeneratorExit:  # nobody performs our calls any more
-            raise
-        except BaseException as error:
-            lost = work.is_lost(error)
-            yield from give_up(self.database, work)
-            if lost:
-                yield from self.database.recover()
-            if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
-                raise _Again from error
-            if isinstance(error, CannotCommit):
-                raise _Undone(frozenset()) from error.__cause__
-            if isinstance(error, TransactionLost):
-                raise _Undone(plan.new) from error
-            raise
-        yield from self.database.release(work)
-        self._tell(outcomes)
+            outcomes = yield from transact(
+                self.database, lambda work: perform(self.unit, work, self.worker, plan)
+            )
+        except CannotCommit as error:
+            raise _Undone(frozenset()) from error.__cause__
+        except TransactionLost as error:
+            raise _Undone(plan.new) from error
+        reports.tell(self.unit.consumer, outcomes)
         return outcomes
-
-    def _tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Log what somebody may have to look at. Never payloads, and no texts of errors."""
-        for outcome in outcomes:
-            if outcome.error is not None or outcome.reason is not None:
-                message = outcome.message
-                logger.warning(
-                    "%s: %s %s (%s)",
-                    self.unit.consumer,
-                    f"message {message.id!r} of type {message.type!r}" if message else "a delivery",
-                    _CONSEQUENCES[outcome.kind],
-                    outcome.reason or _name(outcome.error),
-                    extra={"oncebox_outcome": outcome.kind.value},
-                )
-
-
-_CONSEQUENCES = {
-    Kind.failed: "failed and is stored for another attempt",
-    Kind.stored: "could not be committed and is stored, to be run by itself",
-    Kind.dead: "is a dead letter",
-    Kind.quarantined: "is quarantined",
-}
-
-
-def _name(error: BaseException | None) -> str:
-    if error is None:
-        return "no error"
-    state = faults.sqlstate(error)
-    return f"{type(error).__name__} {state}" if state else type(error).__name__
-
-
-class _Again(Exception):
-    """Nothing was committed; its cause says why, and running it again may help."""
 
 
 class _Undone(Exception):

@@ -40,6 +40,10 @@ class Retry(msgspec.Struct, frozen=True):
             return None
         if isinstance(error, RetryAfter):
             return error.delay
+        return self.backoff(attempts, chance)
+
+    def backoff(self, attempts: int, chance: float) -> timedelta:
+        """The delay after this many failures in a row, whatever they were."""
         try:
             grown = self.first.total_seconds() * self.factor ** (attempts - 1)
         except OverflowError:

@@ -35,6 +35,8 @@ class Unit(msgspec.Struct, frozen=True):
     keep_payload: bool
     timeout: float
     """Seconds after which the database ends a transaction that was left behind."""
+    tell: bool = False
+    """Whether somebody is to be told of dead letters."""
 
 
 class CannotCommit(Exception):
@@ -55,7 +57,8 @@ class Failure(msgspec.Struct, frozen=True):
 def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outcome]]:
     """Claim, run, record, commit. The outcomes are true once this returns."""
     yield from work.begin()
-    claims = yield from unit.store.claim(
+    claim = unit.store.receive if plan.is_receiving else unit.store.claim
+    claims = yield from claim(
         work,
         unit.consumer,
         plan.arrivals,
@@ -63,10 +66,17 @@ def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outco
         timeout=unit.timeout,
     )
     runnable = plan.decide(claims)
+    return (yield from conclude(unit, work, worker, plan, runnable, claims.token))
+
+
+def conclude(
+    unit: Unit, work: Work, worker: str, plan: Plan, runnable: list[Item], token: Any
+) -> Steps[list[Outcome]]:
+    """Run what has been claimed, record, commit."""
     yield from run_all(unit, work, plan, runnable)
     try:
-        yield from unit.store.record(work, unit.consumer, worker, plan.entries)
-        yield from work.commit(*unit.store.guard(claims))
+        yield from unit.store.record(work, unit.consumer, worker, plan.entries, tell=unit.tell)
+        yield from work.commit(*unit.store.guard(token))
     except Exception as error:
         if faults.is_guard(error):
             raise TransactionLost from error

@@ -115,7 +115,7 @@ def test_an_inbox_without_handlers_does_not_process() -> None:
 def test_what_is_no_list_of_deliveries_is_refused(batch: Any) -> None:
     inbox = Inbox("billing", URL)
     inbox.on("order")(lambda payload: None)
-    with pytest.raises(OnceboxError, match="process\\(\\) takes"):
+    with pytest.raises(OnceboxError, match="list"):
         inbox.process(batch)
 
 

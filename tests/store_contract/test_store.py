@@ -18,6 +18,7 @@ from oncebox.store.contract import Arrival, Claims, Entry
 
 STORES = {"sqlite": "sqlite_url", "postgres": "postgres_url"}
 NOW = datetime.now(UTC)
+FAILED_ONCE = {"attempts": 1, "ran": True, "error": ValueError("x")}
 
 
 class Bench:
@@ -68,7 +69,8 @@ def arrival(id: str, *, body: bytes | None = b"{}", **properties: Any) -> Arriva
 
 
 def entry(kind: Kind, id: str, seq: int, *, key: str | None = None, **more: Any) -> Entry:
-    fields = {name: more.pop(name) for name in ("parks", "ready", "duration") if name in more}
+    names = ("parks", "ready", "alone", "ran", "duration")
+    fields = {name: more.pop(name) for name in names if name in more}
     made = arrival(id, key=key)
     return Entry(Outcome(kind, made.delivery, made.message, **more), seq=seq, **fields)
 
@@ -121,7 +123,7 @@ def test_what_was_unclaimed_is_new_again(bench: Bench) -> None:
 
 
 def test_a_key_with_unfinished_messages_is_announced(bench: Bench) -> None:
-    retry = {"retry_in": timedelta(minutes=1), "attempts": 1, "error": ValueError("x")}
+    retry = {"retry_in": timedelta(minutes=1), **FAILED_ONCE}
     bench.record(
         entry(Kind.failed, "1", -5, key="retrying", **retry),
         entry(Kind.parked, "2", -4, key="retrying"),
@@ -154,10 +156,10 @@ def test_messages_below_the_watermark_are_announced(bench: Bench) -> None:
 
 def test_states_of_pending_rows_are_told_by_their_time(bench: Bench) -> None:
     bench.record(
-        entry(Kind.failed, "1", 1, retry_in=timedelta(hours=1), attempts=1, error=ValueError("x")),
+        entry(Kind.failed, "1", 1, retry_in=timedelta(hours=1), **FAILED_ONCE),
         entry(Kind.parked, "2", 2),
         entry(Kind.parked, "3", 3, ready=True),
-        entry(Kind.stored, "4", 4, ready=True),
+        entry(Kind.stored, "4", 4, ready=True, alone=True),
     )
     infinity = "'infinity'" if bench.store.dialect == "postgres" else str(2**63 - 1)
     rows = bench.query(
@@ -194,7 +196,7 @@ def test_counters_of_one_worker_and_minute_add_up(bench: Bench) -> None:
 def test_the_guard_passes_in_the_claims_transaction_and_in_no_other(bench: Bench) -> None:
     with bench.transaction() as work:
         claims = bench.claim(work, arrival("a"))
-        sql, params = bench.store.guard(claims)
+        sql, params = bench.store.guard(claims.token)
         run(work.fetch(sql, params))
     with pytest.raises(Exception, match=r"not the transaction of the claim|no such savepoint"):
         with bench.transaction() as work:
@@ -215,7 +217,7 @@ def test_payloads_are_kept_as_they_are_or_not_at_all(bench: Bench) -> None:
 
 
 def test_migrations_are_applied_once_and_noted(bench: Bench) -> None:
-    assert bench.applied == ["0001_heart"]
+    assert bench.applied == ["0001_heart", "0002_drain"]
     with bench.transaction() as work:
         assert run(bench.store.migrate(work)) == []
-        assert run(bench.store.version(work)) == (1, 1)
+        assert run(bench.store.version(work)) == (2, 1)

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from oncebox.database import faults
 from oncebox.database.contract import Database, Work
 from oncebox.errors import ConfigurationError, DatabaseUnavailable, MissingExtra
 from oncebox.store.contract import Steps
+
+T = TypeVar("T")
+
+PAUSES = (0.05, 0.2, 0.8, 3.2)
+"""Seconds between tries where the database stands in the way."""
 
 _SCHEMES = {
     "sqlite": ("sqlite", None),
@@ -72,6 +79,63 @@ def give_up(database: Database, work: Any) -> Steps[None]:
         yield from work.rollback()
     finally:
         yield from database.release(work)
+
+
+class Again(Exception):
+    """Nothing was committed; its cause says why, and running it again may help."""
+
+    def __init__(self, lost: bool) -> None:
+        self.lost = lost
+        """Whether the connection is gone, so that the end of a COMMIT may be unknown."""
+
+
+def transact(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
+    """One transaction on a connection of its own; `body` begins and commits it.
+
+    Raises Again where nothing but the database stood in the way.
+    """
+    work = yield from acquire(database)
+    try:
+        result = yield from body(work)
+    except GeneratorExit:  # nobody performs our calls any more
+        raise
+    except BaseException as error:
+        lost = work.is_lost(error)
+        yield from give_up(database, work)
+        if lost:
+            yield from database.recover()
+        if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
+            raise Again(lost) from error
+        raise
+    yield from database.release(work)
+    return result
+
+
+def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
+    """As transact(), for statements of ours alone: begun, committed, and tried more than once."""
+
+    def whole(work: Work) -> Steps[T]:
+        yield from work.begin()
+        answer = yield from body(work)
+        yield from work.commit("SELECT 1", {})
+        return answer
+
+    for pause in PAUSES:
+        try:
+            return (yield from transact(database, whole))
+        except Again:
+            yield partial(database.sleep, pause)
+    try:
+        return (yield from transact(database, whole))
+    except Again as again:
+        raise unavailable(again.__cause__) from again.__cause__
+
+
+def unavailable(error: BaseException | None) -> DatabaseUnavailable:
+    """What is raised when the database does not let anything through."""
+    return DatabaseUnavailable(
+        f"{type(error).__name__}: {error}; nothing was committed, so settle nothing"
+    )
 
 
 def borrow(connection: Any, *, is_async: bool) -> Steps[tuple[str, Any]]:

@@ -44,6 +44,11 @@ def needs_rerun(error: BaseException) -> bool:
     return any(_is_strained(link) for link in _links(error))
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Whether it met another transaction: running it again at once may help."""
+    return sqlstate(error) in RERUN
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the error says that the connection is gone."""
     state = sqlstate(error)

@@ -56,8 +56,8 @@ class ApplyMigration(Operation):
             return
         names = _names()
         dialect = DIALECTS[schema_editor.connection.vendor]
-        for kind, name in self._step(dialect, names).made():
-            schema_editor.execute(f"DROP {kind} {name}", params=None)
+        for sql in self._step(dialect, names).undone():
+            schema_editor.execute(sql, params=None)
         earlier = [m for m in migrations(dialect, names) if m.version < self.version]
         if earlier:
             for sql in written(earlier[-1], statements(dialect, names)):

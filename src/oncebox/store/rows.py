@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from hashlib import blake2b
 from math import inf
 from typing import Any
 
-from oncebox.message import Delivery, Message, headers_json
+from oncebox.liveness import is_gone
+from oncebox.message import Delivery, Message, headers_json, headers_of, readable
 from oncebox.ordering import lane
 from oncebox.outcome import Kind, Outcome, Reason, describe, trace
-from oncebox.store.contract import Entry
+from oncebox.store.contract import Answer, Arrival, Claims, DeadLetter, Entry, Stored
 
 Row = dict[str, Any]
+
+LAST = 2**63 - 1
+"""The largest number that a row may have."""
 
 _KINDS = [kind.value for kind in Kind]
 _PENDING = (Kind.failed, Kind.parked, Kind.stored)
@@ -23,7 +28,7 @@ _DEAD = (Kind.dead, Kind.quarantined)
 
 def pending_rows(entries: Sequence[Entry]) -> list[Row]:
     """What still has to run. delay: None = ready, infinity = parked, else seconds to the retry."""
-    return [_pending(entry) for entry in entries if entry.outcome.kind in _PENDING]
+    return [_pending(e) for e in entries if e.outcome.kind in _PENDING and not e.kept]
 
 
 def dead_rows(entries: Sequence[Entry]) -> list[Row]:
@@ -32,19 +37,68 @@ def dead_rows(entries: Sequence[Entry]) -> list[Row]:
 
 
 def attempt_rows(entries: Sequence[Entry]) -> list[Row]:
-    """The runs that failed."""
-    return [_attempt(entry) for entry in entries if entry.outcome.attempts]
+    """The runs that failed, and those of messages that had been stored."""
+    return [_attempt(entry) for entry in entries if entry.ran]
 
 
-def unfinished(entries: Sequence[Entry]) -> list[Entry]:
+def noteworthy(entries: Sequence[Entry]) -> list[Entry]:
     """The entries that leave more than a count behind; usually none."""
-    return [entry for entry in entries if entry.outcome.kind not in _QUIET]
+    return [entry for entry in entries if entry.stored or entry.outcome.kind not in _QUIET]
 
 
 def counters(entries: Sequence[Entry]) -> Row:
-    """How many deliveries had which outcome."""
+    """How many messages had which outcome; what had been stored was received before."""
     counts = Counter(entry.outcome.kind._value_ for entry in entries)
-    return {"received": len(entries), **{kind: counts[kind] for kind in _KINDS}}
+    received = sum(entry.stored is None for entry in entries)
+    return {"received": received, **{kind: counts[kind] for kind in _KINDS}}
+
+
+def received_rows(arrivals: Sequence[Arrival], claims: Claims) -> list[Row]:
+    """What a batch that is only stored leaves to be run."""
+    return [
+        {
+            **_common(arrival.message, arrival.delivery),
+            **_fresh(arrival.message, seq),
+            "alone": arrival.delivery.redelivered,
+            "delay": inf if answer == Answer.waits else None,
+        }
+        for arrival, seq, answer in zip(arrivals, claims.seqs, claims.answers, strict=True)
+        if answer in _NEW
+    ]
+
+
+_NEW = (Answer.new, Answer.waits, Answer.queued)
+
+
+def holders(entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """The keys that begin to wait, or go on waiting, and the number from behind which they do.
+
+    Only for messages that had been stored: a new one is the last of its key.
+    """
+    return [
+        (entry.stored.message.key, entry.stored.seq)
+        for entry in entries
+        if entry.stored is not None and entry.stored.message.key is not None and _holds(entry)
+    ]
+
+
+def releasers(entries: Sequence[Entry]) -> list[str]:
+    """The keys that may cease to wait: their heads are through, or dead without parking them."""
+    return sorted(
+        {
+            entry.stored.message.key
+            for entry in entries
+            if entry.stored is not None
+            and entry.stored.message.key is not None
+            and entry.stored.is_special
+            and entry.outcome.kind not in _PENDING
+            and not entry.parks
+        }
+    )
+
+
+def _holds(entry: Entry) -> bool:
+    return entry.outcome.kind is Kind.failed or entry.parks
 
 
 def _pending(entry: Entry) -> Row:
@@ -55,12 +109,37 @@ def _pending(entry: Entry) -> Row:
         delay = max(outcome.retry_in.total_seconds(), 0.0)
     return {
         **_common(message, outcome.delivery),
-        "lane": lane(message.key or message.id),
-        "seq": entry.seq,
-        "attempts": outcome.attempts,
-        "alone": outcome.kind is Kind.stored,
-        "last_error": outcome.error and describe(outcome.error).line,
+        **(_again(entry.stored) if entry.stored else _fresh(message, entry.seq)),
+        **({"attempts": outcome.attempts, "deaths": 0} if entry.ran else {}),
+        **({"last_error": describe(outcome.error).line} if outcome.error else {}),
+        **({"alone": True} if entry.alone else {}),
         "delay": delay,
+    }
+
+
+def _fresh(message: Message, seq: int | None) -> Row:
+    """A message that was never stored before."""
+    return {
+        "lane": lane(message.key or message.id),
+        "seq": seq,
+        "attempts": 0,
+        "alone": False,
+        "deaths": 0,
+        "replay": 0,
+        "last_error": None,
+    }
+
+
+def _again(stored: Stored) -> Row:
+    """A message that goes back to where it was."""
+    return {
+        "lane": stored.lane,
+        "seq": stored.seq,
+        "attempts": stored.attempts,
+        "alone": stored.alone,
+        "deaths": stored.deaths,
+        "replay": stored.replay,
+        "last_error": stored.last_error,
     }
 
 
@@ -75,6 +154,8 @@ def _dead(entry: Entry) -> Row:
         "parks": entry.parks,
         "content_hash": outcome.message and outcome.message.content_hash,
         "attempts": outcome.attempts,
+        "deaths": entry.stored.deaths if entry.stored and outcome.reason is Reason.killed else 0,
+        "replay": entry.stored.replay if entry.stored else 0,
         "error": error and error.line,
         "fingerprint": error and error.fingerprint,
         "sighting": _sighting(outcome),
@@ -84,14 +165,14 @@ def _dead(entry: Entry) -> Row:
 def _attempt(entry: Entry) -> Row:
     outcome = entry.outcome
     message = _message(outcome)
-    assert outcome.error is not None
     return {
         "origin": message.origin,
         "message_id": message.id,
+        "replay": entry.stored.replay if entry.stored else 0,
         "number": outcome.attempts,
         "outcome": outcome.kind.value,
-        "error": trace(outcome.error),
-        "fingerprint": describe(outcome.error).fingerprint,
+        "error": outcome.error and trace(outcome.error),
+        "fingerprint": outcome.error and describe(outcome.error).fingerprint,
         "duration": entry.duration,
     }
 
@@ -102,13 +183,65 @@ def _common(message: Message | None, delivery: Delivery) -> Row:
         "message_id": message and message.id,
         "type": message and message.type,
         "version": message and message.version,
-        "key": message and message.key,
+        "key": message.key if message else _broker_key(delivery),
         "payload": message.payload if message else delivery.body,
         "headers": headers_json(message.headers if message else delivery.headers),
         "source": delivery.source,
         "coordinates": delivery.coordinates,
         "occurred_at": message and message.occurred_at,
     }
+
+
+def alive(workers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The workers that live, as far as can be told, of (name, incarnation, batch, is overdue)."""
+    return [w for w in workers if not w[3] and not is_gone(w[0], w[1])]
+
+
+def dead_letter(row: Sequence[Any]) -> DeadLetter:
+    """A dead letter as it was stored."""
+    values = dict(zip(DeadLetter.__struct_fields__, row, strict=True))
+    values["parks"] = bool(values["parks"])
+    values["payload"] = bytes(values["payload"])
+    values["headers"] = headers_of(values["headers"])
+    return DeadLetter(**values)
+
+
+def keys_of(letters: Sequence[DeadLetter]) -> list[str]:
+    """The keys of dead letters."""
+    return sorted({letter.key for letter in letters if letter.key is not None})
+
+
+def heads(letters: Sequence[DeadLetter]) -> list[tuple[str, int]]:
+    """The first letter of each key."""
+    first: dict[str, int] = {}
+    for letter in letters:
+        if letter.key is not None and letter.seq is not None:
+            first[letter.key] = min(letter.seq, first.get(letter.key, letter.seq))
+    return sorted(first.items())
+
+
+def message_of(
+    origin: str,
+    message_id: str,
+    type: str,
+    version: int,
+    key: str | None,
+    payload: bytes,
+    headers: str | None,
+    source: str,
+    coordinates: str | None,
+    occurred_at: datetime | None,
+) -> tuple[Message, Delivery]:
+    """A message that was stored, and the delivery that brought it."""
+    payload = bytes(payload)
+    fields = headers_of(headers)
+    message = Message(message_id, payload, origin, type, version, key, fields, occurred_at)
+    return message, Delivery(payload, fields, None, source, coordinates)
+
+
+def _broker_key(delivery: Delivery) -> str | None:
+    """The key as the broker had it, as far as it can be stored."""
+    return (readable(delivery.key) or "").replace("\0", "\\0")[:255] or None
 
 
 def _sighting(outcome: Outcome) -> bytes | None:

@@ -13,6 +13,8 @@ from oncebox.store.names import Names
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _SERVES = re.compile(r"^-- serves: (\d+)\n", re.MULTILINE)
 _MADE = re.compile(r'CREATE (TABLE|SEQUENCE|VIEW|FUNCTION) ((?:"\w+"\.)?"\w+")')
+_INDEXED = re.compile(r'CREATE (?:UNIQUE )?INDEX ("\w+") ON ((?:"\w+"\.)?)')
+_ADDED = re.compile(r'ALTER TABLE ((?:"\w+"\.)?"\w+") ADD COLUMN (\w+)')
 _COMMENT = re.compile(r"^--[^\n]*\n", re.MULTILINE)
 
 
@@ -37,10 +39,21 @@ class Migration(msgspec.Struct, frozen=True):
     """The oldest version that code must know to work with the schema after this step."""
     statements: list[Statement]
 
-    def made(self) -> list[tuple[str, str]]:
-        """Kind and name of everything that this step creates besides indexes, the newest first."""
-        found = (_MADE.match(statement.sql) for statement in self.statements)
-        return [(match[1], match[2]) for match in found if match][::-1]
+    def undone(self) -> list[str]:
+        """The statements that take this step back, in order."""
+        found = (_undo(statement.sql) for statement in reversed(self.statements))
+        return [sql for sql in found if sql is not None]
+
+
+def _undo(sql: str) -> str | None:
+    """What takes a statement back; None where nothing is left of it once the others are."""
+    if made := _MADE.match(sql):
+        return f"DROP {made[1]} {made[2]}"
+    if indexed := _INDEXED.match(sql):
+        return f"DROP INDEX {indexed[2]}{indexed[1]}"
+    if added := _ADDED.match(sql):
+        return f"ALTER TABLE {added[1]} DROP COLUMN {added[2]}"
+    return None
 
 
 @cache

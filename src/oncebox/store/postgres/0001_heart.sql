@@ -34,9 +34,9 @@ CREATE INDEX {inbox_received_at} ON {inbox} USING brin (received_at) WITH (pages
 -- What still has to run, with everything needed to run it; a row is deleted when it is done.
 -- available_at: NULL = ready, a time = the retrying head of its key, infinity = parked behind it.
 CREATE TABLE {pending} (
+  seq          bigint PRIMARY KEY,
   consumer     text COLLATE "C" NOT NULL,
   lane         smallint NOT NULL,
-  seq          bigint NOT NULL,
   origin       text COLLATE "C" NOT NULL,
   message_id   text COLLATE "C" NOT NULL,
   type         text NOT NULL,
@@ -52,12 +52,11 @@ CREATE TABLE {pending} (
   deaths       integer NOT NULL DEFAULT 0,
   replay       bigint NOT NULL DEFAULT 0,
   available_at timestamptz,
-  last_error   text,
-  PRIMARY KEY (consumer, lane, seq)
+  last_error   text
 );
 
 -- name: pending_ready
--- Finds the ready rows of a lane, however many others wait.
+-- Finds the ready rows of a lane, however many others wait: no other index begins with the lane.
 CREATE INDEX {pending_ready} ON {pending} (consumer, lane, seq) WHERE available_at IS NULL;
 
 -- name: pending_retrying
@@ -128,6 +127,25 @@ CREATE TABLE {attempt} (
 -- Finds the attempts of a message.
 CREATE INDEX {attempt_message} ON {attempt} (consumer, origin, message_id);
 
+-- name: action
+-- What operators did: one row per message, written with the deed.
+CREATE TABLE {action} (
+  id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  consumer   text COLLATE "C" NOT NULL,
+  act        text NOT NULL,
+  by_whom    text NOT NULL,
+  why        text NOT NULL,
+  dead_id    bigint,
+  origin     text COLLATE "C",
+  message_id text COLLATE "C",
+  reason     text,
+  acted_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- name: action_message
+-- Finds what was done to a message.
+CREATE INDEX {action_message} ON {action} (consumer, origin, message_id);
+
 -- name: minute
 -- Counters per worker and minute. A row shared by workers would make them wait for each other.
 CREATE TABLE {minute} (
@@ -153,6 +171,23 @@ CREATE TABLE {consumer} (
   consumer      text COLLATE "C" PRIMARY KEY,
   purged_before timestamptz NOT NULL
 );
+
+-- name: fence
+-- A worker that was stopped and wakes up later must find its transaction gone. Before version 17
+-- the server cannot end one that is in pipeline mode: a peer reads the name, and does.
+CREATE FUNCTION {fence}(p_timeout text) RETURNS void LANGUAGE plpgsql VOLATILE AS $fence$
+BEGIN
+  IF p_timeout IS NULL THEN
+    RETURN;
+  ELSIF current_setting('server_version_num')::int >= 170000 THEN
+    PERFORM set_config('transaction_timeout', p_timeout, true);
+  ELSE
+    PERFORM set_config('idle_in_transaction_session_timeout', p_timeout, true),
+            set_config('application_name', 'oncebox until ' ||
+              ceil(extract(epoch FROM clock_timestamp() + p_timeout::interval)), true);
+  END IF;
+END
+$fence$;
 
 -- name: claim
 -- Claims a batch in one round trip. Every statement of a VOLATILE function has a snapshot of its
@@ -182,13 +217,7 @@ BEGIN
     RETURN;
   END IF;
 
-  -- A worker that was stopped and wakes up later must find its transaction gone.
-  IF p_timeout IS NOT NULL THEN
-    PERFORM set_config(
-      CASE WHEN current_setting('server_version_num')::int >= 170000
-           THEN 'transaction_timeout' ELSE 'idle_in_transaction_session_timeout' END,
-      p_timeout, true);
-  END IF;
+  PERFORM {fence}(p_timeout);
 
   -- The locks come sorted, and before any number is drawn.
   PERFORM pg_advisory_xact_lock(l) FROM unnest(p_locks) AS l;
@@ -266,7 +295,14 @@ $guard$;
 CREATE VIEW {message} AS
 SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.source, i.coordinates,
        i.occurred_at, i.received_at,
-       CASE WHEN p.seq IS NOT NULL THEN 'pending' ELSE coalesce(d.state, 'done') END AS state,
+       CASE
+         WHEN p.seq IS NOT NULL THEN 'pending'
+         WHEN d.seq IS NOT NULL THEN d.state
+         WHEN EXISTS (SELECT 1 FROM {action} x
+                      WHERE x.consumer = i.consumer AND x.origin = i.origin
+                        AND x.message_id = i.message_id AND x.act = 'discard') THEN 'discarded'
+         ELSE 'done'
+       END AS state,
        d.reason,
        coalesce(p.attempts, d.attempts, (
          SELECT max(a.number) FROM {attempt} a

@@ -132,6 +132,25 @@ CREATE TABLE {attempt} (
 -- Finds the attempts of a message.
 CREATE INDEX {attempt_message} ON {attempt} (consumer, origin, message_id);
 
+-- name: action
+-- What operators did: one row per message, written with the deed.
+CREATE TABLE {action} (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  consumer   TEXT NOT NULL,
+  act        TEXT NOT NULL,
+  by_whom    TEXT NOT NULL,
+  why        TEXT NOT NULL,
+  dead_id    INTEGER,
+  origin     TEXT,
+  message_id TEXT,
+  reason     TEXT,
+  acted_at   INTEGER NOT NULL
+) STRICT;
+
+-- name: action_message
+-- Finds what was done to a message.
+CREATE INDEX {action_message} ON {action} (consumer, origin, message_id);
+
 -- name: minute
 -- Counters per worker and minute.
 CREATE TABLE {minute} (
@@ -160,7 +179,14 @@ CREATE TABLE {consumer} (consumer TEXT PRIMARY KEY, purged_before INTEGER NOT NU
 CREATE VIEW {message} AS
 SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.source, i.coordinates,
        i.occurred_at, i.received_at,
-       CASE WHEN p.seq IS NOT NULL THEN 'pending' ELSE coalesce(d.state, 'done') END AS state,
+       CASE
+         WHEN p.seq IS NOT NULL THEN 'pending'
+         WHEN d.seq IS NOT NULL THEN d.state
+         WHEN EXISTS (SELECT 1 FROM {action} x
+                      WHERE x.consumer = i.consumer AND x.origin = i.origin
+                        AND x.message_id = i.message_id AND x.act = 'discard') THEN 'discarded'
+         ELSE 'done'
+       END AS state,
        d.reason,
        coalesce(p.attempts, d.attempts, (
          SELECT max(a.number) FROM {attempt} a

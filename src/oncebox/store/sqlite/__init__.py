@@ -12,8 +12,22 @@ import msgspec
 
 from oncebox.errors import ConfigurationError
 from oncebox.message import headers_json
+from oncebox.ordering import lane
 from oncebox.store import rows
-from oncebox.store.contract import Answer, Arrival, Claims, Connection, Entry, Steps
+from oncebox.store.contract import (
+    Answer,
+    Arrival,
+    Claims,
+    Connection,
+    DeadLetter,
+    Deed,
+    Entry,
+    Matching,
+    Steps,
+    Stored,
+    Taken,
+    Worker,
+)
 from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
 
@@ -23,6 +37,7 @@ PARKED = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MINUTE = 60_000_000
+_LATELY = 10 * _MINUTE
 
 
 def microseconds(time: datetime | None) -> int | None:
@@ -34,6 +49,7 @@ class SqliteStore(Migrated):
     """SQLite 3.37 and newer. BEGIN IMMEDIATE stands for all locks."""
 
     dialect = "sqlite"
+    is_exclusive = True
 
     def __init__(self, names: Names) -> None:
         if names.schema is not None:
@@ -69,6 +85,24 @@ class SqliteStore(Migrated):
         if ordered:  # a unit of work, which is guarded, and not a caller's own transaction
             yield from connection.execute(self._sql["probe"], {})
         return Claims(answers, seqs)
+
+    def receive(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        *,
+        keep_payload: bool = True,
+        timeout: float | None = None,
+    ) -> Steps[Claims]:
+        claims = yield from self.claim(connection, consumer, arrivals, keep_payload=keep_payload)
+        new = [
+            _bound({"consumer": consumer, **row}, _now())
+            for row in rows.received_rows(arrivals, claims)
+        ]
+        if new:
+            yield from connection.execute_many(self._sql["store_pending"], new)
+        return claims
 
     def _known(
         self, connection: Connection, consumer: str, arrivals: Sequence[Arrival]
@@ -130,11 +164,23 @@ class SqliteStore(Migrated):
         yield from connection.execute_many(self._sql["unclaim"], new)
 
     def record(
-        self, connection: Connection, consumer: str, worker: str, entries: Sequence[Entry]
+        self,
+        connection: Connection,
+        consumer: str,
+        worker: str,
+        entries: Sequence[Entry],
+        *,
+        tell: bool = False,
     ) -> Steps[None]:
         now = _now()
-        context = {"consumer": consumer, "worker": worker, "ended_at": now, "died_at": now}
-        left = rows.unfinished(entries)
+        context = {
+            "consumer": consumer,
+            "worker": worker,
+            "ended_at": now,
+            "died_at": now,
+            "tell_at": now if tell else None,
+        }
+        left = rows.noteworthy(entries)
         for name, table in (
             ("store_pending", rows.pending_rows(left)),
             ("store_dead", rows.dead_rows(left)),
@@ -143,11 +189,237 @@ class SqliteStore(Migrated):
             if table:
                 bound = [_bound({**context, **row}, now) for row in table]
                 yield from connection.execute_many(self._sql[name], bound)
+        yield from self._park(connection, consumer, rows.holders(left))
+        yield from self._release(connection, consumer, rows.releasers(left))
         minute = {"minute": now - now % _MINUTE, **context, **rows.counters(entries)}
         yield from connection.execute(self._sql["count"], minute)
 
-    def guard(self, claims: Claims) -> tuple[str, Mapping[str, Any]]:
+    def _park(
+        self, connection: Connection, consumer: str, holders: Sequence[tuple[str, int]]
+    ) -> Steps[None]:
+        for key, seq in holders:
+            params = {"consumer": consumer, "key": key, "seq": seq}
+            yield from connection.execute(self._sql["park_followers"], params)
+
+    def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
+        if keys:
+            params = {"consumer": consumer, "keys": _json(keys)}
+            yield from connection.execute(self._sql["release"], params)
+
+    def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
         return self._sql["guard"], {}
+
+    # -- draining ---------------------------------------------------------------------------------
+
+    def sign_on(self, connection: Connection, consumer: str, worker: Worker) -> Steps[None]:
+        yield from connection.execute(self._sql["sign_on"], _named(consumer, worker))
+
+    def sign_off(self, connection: Connection, consumer: str, worker: Worker) -> Steps[None]:
+        yield from connection.execute(self._sql["sign_off"], _named(consumer, worker))
+
+    def is_work(self, connection: Connection, consumer: str) -> Steps[bool]:
+        params = {"consumer": consumer, "now": _now()}
+        found = yield from connection.fetch(self._sql["is_work"], params)
+        return bool(found[0][0])
+
+    def others(self, connection: Connection, consumer: str, worker: Worker) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["others"], _named(consumer, worker))
+        return len(rows.alive(found))
+
+    def take(self, connection: Connection, consumer: str, worker: Worker) -> Steps[Taken]:
+        yield from connection.execute(self._sql["wake"], {"consumer": consumer, "now": _now()})
+        crashed = yield from self._mourn(connection, consumer, worker)
+        params = {"consumer": consumer, "limit": worker.batch}
+        found = [] if crashed else (yield from connection.fetch(self._sql["take"], params))
+        yield from connection.execute(self._sql["probe"], {})
+        return Taken([_stored(row) for row in found], crashed=crashed, again=crashed)
+
+    def _mourn(self, connection: Connection, consumer: str, worker: Worker) -> Steps[bool]:
+        """Look for workers that died: what they had in hands may be what killed them."""
+        others = yield from connection.fetch(self._sql["others"], _named(consumer, worker))
+        living = rows.alive(others)
+        dead = [other for other in others if other not in living]
+        for _, incarnation, batch, _ in dead:
+            params = {"consumer": consumer, "incarnation": incarnation, "limit": batch}
+            yield from connection.execute(self._sql["sign_off"], params)
+            yield from connection.execute(self._sql["suspect_first"], params)
+        return bool(dead)
+
+    def forgive(
+        self, connection: Connection, consumer: str, rows: Sequence[Stored], token: Any
+    ) -> Steps[None]:
+        """Only workers that are gone are evidence here."""
+        yield from ()
+
+    def remove(self, connection: Connection, rows: Sequence[Stored]) -> Steps[None]:
+        seqs = {"seqs": _json([row.seq for row in rows])}
+        yield from connection.execute(self._sql["remove"], seqs)
+
+    def put_off(
+        self,
+        connection: Connection,
+        consumer: str,
+        row: Stored,
+        *,
+        delay: float,
+        died: bool = False,
+        error: str | None = None,
+    ) -> Steps[int]:
+        token = _now() + round(delay * 1_000_000)
+        params = {
+            "seq": row.seq,
+            "deaths": row.deaths,
+            "died": int(died),
+            "token": token,
+            "error": error,
+        }
+        yield from connection.fetch(self._sql["put_off"], params)
+        if row.message.key is not None:
+            yield from self._park(connection, consumer, [(row.message.key, row.seq)])
+        return token
+
+    def take_alone(
+        self, connection: Connection, row: Stored, token: int, timeout: float
+    ) -> Steps[Taken | None]:
+        params = {"seq": row.seq, "token": token}
+        found = yield from connection.fetch(self._sql["take_alone"], params)
+        yield from connection.execute(self._sql["probe"], {})
+        return Taken([row]) if found else None
+
+    def absolve(
+        self,
+        connection: Connection,
+        row: Stored,
+        token: int,
+        *,
+        counted: bool,
+        delay: float,
+        error: str | None,
+    ) -> Steps[None]:
+        params = {
+            "seq": row.seq,
+            "token": token,
+            "counted": int(counted),
+            "soon": _now() + round(delay * 1_000_000),
+            "error": error,
+        }
+        yield from connection.execute(self._sql["absolve"], params)
+
+    def suspect(self, connection: Connection, rows: Sequence[Stored]) -> Steps[None]:
+        seqs = {"seqs": _json([row.seq for row in rows])}
+        yield from connection.execute(self._sql["suspect"], seqs)
+
+    def count_deaths(self, connection: Connection, consumer: str) -> Steps[int]:
+        params = {"consumer": consumer, "lately": _now() - _LATELY}
+        found = yield from connection.fetch(self._sql["count_deaths"], params)
+        return int(found[0][0])
+
+    def end_overdue(self, connection: Connection) -> Steps[None]:
+        """Nobody can end another process's transaction on SQLite but its supervisor."""
+        yield from ()
+
+    # -- dead letters -----------------------------------------------------------------------------
+
+    def newest_dead(self, connection: Connection, consumer: str) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["newest_dead"], {"consumer": consumer})
+        return int(found[0][0])
+
+    def find_dead(
+        self,
+        connection: Connection,
+        consumer: str,
+        matching: Matching,
+        *,
+        limit: int,
+        after: int = 0,
+        up_to: int | None = None,
+    ) -> Steps[list[DeadLetter]]:
+        params = {
+            **msgspec.structs.asdict(matching),
+            "ids": None if matching.ids is None else _json(list(matching.ids)),
+            "consumer": consumer,
+            "limit": limit,
+            "after": after,
+            "up_to": rows.LAST if up_to is None else up_to,
+        }
+        found = yield from connection.fetch(self._sql["find_dead"], params)
+        return [_dead_letter(row) for row in found]
+
+    def lock_dead(
+        self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
+    ) -> Steps[list[DeadLetter]]:
+        params = {"consumer": consumer, "ids": _ids(letters)}
+        there = {row[0] for row in (yield from connection.fetch(self._sql["still_dead"], params))}
+        return [letter for letter in letters if letter.id in there]
+
+    def revive(
+        self, connection: Connection, consumer: str, letters: Sequence[DeadLetter], deed: Deed
+    ) -> Steps[None]:
+        revived = [
+            {"id": letter.id, "lane": lane(letter.key or letter.message_id or "")}
+            for letter in letters
+        ]
+        yield from connection.execute_many(self._sql["revive"], revived)
+        yield from self._park(connection, consumer, rows.heads(letters))
+        yield from self.bury(connection, consumer, letters, deed)
+
+    def bury(
+        self, connection: Connection, consumer: str, letters: Sequence[DeadLetter], deed: Deed
+    ) -> Steps[None]:
+        params = {"consumer": consumer, "ids": _ids(letters)}
+        yield from connection.execute(self._sql["bury"], params)
+        yield from self._release(connection, consumer, rows.keys_of(letters))
+        common = {**msgspec.structs.asdict(deed), "consumer": consumer, "now": _now()}
+        acted = [{**common, **msgspec.structs.asdict(letter)} for letter in letters]
+        yield from connection.execute_many(self._sql["act"], acted)
+
+    def lease_untold(
+        self, connection: Connection, consumer: str, *, limit: int, lease: float
+    ) -> Steps[list[DeadLetter]]:
+        now = _now()
+        params = {"consumer": consumer, "limit": limit, "now": now}
+        letters = [
+            _dead_letter(row) for row in (yield from connection.fetch(self._sql["untold"], params))
+        ]
+        until = {"until": now + round(lease * 1_000_000), "ids": _ids(letters)}
+        yield from connection.execute(self._sql["lease_untold"], until)
+        return letters
+
+    def told(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
+        yield from connection.execute(self._sql["told"], {"ids": _ids(letters)})
+
+
+def _stored(row: Sequence[Any]) -> Stored:
+    lane_, seq, *common, attempts, alone, deaths, replay, last_error = row
+    common[-1] = _datetime(common[-1])
+    message, delivery = rows.message_of(*common)
+    return Stored(message, delivery, lane_, seq, attempts, bool(alone), deaths, replay, last_error)
+
+
+def _dead_letter(row: Sequence[Any]) -> DeadLetter:
+    *common, occurred_at, attempts, deaths, replay, error, fingerprint, died_at = row
+    tail = (attempts, deaths, replay, error, fingerprint, _datetime(died_at))
+    return rows.dead_letter((*common, _datetime(occurred_at), *tail))
+
+
+def _ids(letters: Sequence[DeadLetter]) -> str:
+    return _json([letter.id for letter in letters])
+
+
+def _datetime(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND
+
+
+def _named(consumer: str, worker: Worker) -> rows.Row:
+    now = _now()
+    return {
+        "consumer": consumer,
+        "name": worker.name,
+        "incarnation": worker.incarnation,
+        "batch": worker.batch,
+        "now": now,
+        "until": now + round(worker.patience * 1_000_000),
+    }
 
 
 def _answer(

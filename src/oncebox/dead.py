@@ -1,0 +1,282 @@
+"""Dead letters: finding them, and putting them back or away."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypedDict, Unpack
+
+import msgspec
+
+from oncebox.database import committed
+from oncebox.database.contract import Database, Work
+from oncebox.database.steps import arun, run
+from oncebox.errors import ConfigurationError, NotFound, Unidentified
+from oncebox.identity import Identity
+from oncebox.message import Delivery, Message
+from oncebox.outcome import Reason
+from oncebox.properties import LIMIT
+from oncebox.store.contract import Answer, Arrival, DeadLetter, Deed, Matching, Steps, Store
+
+CHUNK = 200
+"""Letters per transaction: each may lock a key, and a server has room for so many locks."""
+
+
+class Filter(TypedDict, total=False):
+    """Which dead letters are meant."""
+
+    state: str | None
+    reason: str | None
+    type: str | None
+    key: str | None
+    origin: str | None
+    message_id: str | None
+    fingerprint: str | None
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """What an operator's act came to."""
+
+    done: int
+    """How many letters were acted on."""
+    left: int
+    """How many were not: gone meanwhile, still unidentified, or their key busy."""
+
+
+class Home(Protocol):
+    """What dead letters need of their inbox."""
+
+    name: str
+    identity: Identity
+
+    def _database_of(self, is_async: bool) -> Steps[Database]: ...
+
+    @property
+    def _store(self) -> Store: ...
+
+
+class DeadLetters:
+    """The dead letters and the quarantine of an inbox: `inbox.dead`.
+
+    `retry` puts a letter back at the head of its key, and releases a quarantined one. `discard`
+    removes it and lets its key go on. Both take numbers, or the filters of `find`, and write down
+    who did it and why.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def find(
+        self, *ids: int, limit: int = 100, after: int = 0, **filter: Unpack[Filter]
+    ) -> list[DeadLetter]:
+        """Letters that match, the oldest first; `after` is the number to go on behind."""
+        return run(self._find(ids, limit, after, filter, is_async=False))
+
+    async def afind(
+        self, *ids: int, limit: int = 100, after: int = 0, **filter: Unpack[Filter]
+    ) -> list[DeadLetter]:
+        """See find()."""
+        return await arun(self._find(ids, limit, after, filter, is_async=True))
+
+    def retry(
+        self,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[Filter],
+    ) -> Acted:
+        """Put letters back: the drain runs them again, each at the head of its key.
+
+        `by` is who you are, as far as it is not the user of this process. `progress` is called with
+        the number of letters done so far. Without numbers or filters, say `everything=True`.
+        """
+        act = self._act("retry", ids, why, by, everything, progress, filter, is_async=False)
+        return run(act)
+
+    async def aretry(
+        self,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[Filter],
+    ) -> Acted:
+        """See retry()."""
+        act = self._act("retry", ids, why, by, everything, progress, filter, is_async=True)
+        return await arun(act)
+
+    def discard(
+        self,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[Filter],
+    ) -> Acted:
+        """Remove letters for good; what waited behind them goes on. See retry()."""
+        act = self._act("discard", ids, why, by, everything, progress, filter, is_async=False)
+        return run(act)
+
+    async def adiscard(
+        self,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[Filter],
+    ) -> Acted:
+        """See discard()."""
+        act = self._act("discard", ids, why, by, everything, progress, filter, is_async=True)
+        return await arun(act)
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def _find(
+        self, ids: Sequence[int], limit: int, after: int, filter: Filter, *, is_async: bool
+    ) -> Steps[list[DeadLetter]]:
+        database = yield from self._home._database_of(is_async)
+        matching = _matching(ids, filter)
+        return (
+            yield from committed(
+                database,
+                lambda work: self._home._store.find_dead(
+                    work, self._home.name, matching, limit=limit, after=after
+                ),
+            )
+        )
+
+    def _act(
+        self,
+        act: str,
+        ids: Sequence[int],
+        why: str,
+        by: str | None,
+        everything: bool,
+        progress: Callable[[int], None] | None,
+        filter: Filter,
+        *,
+        is_async: bool,
+    ) -> Steps[Acted]:
+        matching = _matching(ids, filter)
+        if not everything and matching == Matching():
+            raise ConfigurationError(f"{act}() takes numbers or filters, or everything=True")
+        if not why.strip():
+            raise ConfigurationError(f"{act}() is written down: say why")
+        deed = Deed(act, by or _user(), why)
+        database = yield from self._home._database_of(is_async)
+        newest = yield from committed(
+            database, lambda work: self._home._store.newest_dead(work, self._home.name)
+        )
+        done = left = after = 0
+        while True:
+            seen, acted = yield from committed(
+                database, partial(self._chunk, deed, matching, after, newest)
+            )
+            done, left = done + acted, left + len(seen) - acted
+            if progress is not None and seen:
+                progress(done)
+            if len(seen) < CHUNK:
+                break
+            after = seen[-1].id
+        _check_found(ids, done + left)
+        return Acted(done, left)
+
+    def _chunk(
+        self, deed: Deed, matching: Matching, after: int, up_to: int, work: Work
+    ) -> Steps[tuple[list[DeadLetter], int]]:
+        """One transaction's share: what was found, and how many of it were acted on."""
+        store, consumer = self._home._store, self._home.name
+        letters = yield from store.find_dead(
+            work, consumer, matching, limit=CHUNK, after=after, up_to=up_to
+        )
+        if not letters:
+            return letters, 0
+        free = yield from store.lock_dead(work, consumer, letters)
+        if deed.act == "discard":
+            yield from store.bury(work, consumer, free, deed)
+            return letters, len(free)
+        strangers = [letter for letter in free if letter.seq is None]
+        known = [letter for letter in free if letter.seq is not None]
+        admitted = yield from self._admit(work, strangers)
+        if admitted:
+            yield from store.bury(work, consumer, admitted, deed)
+        if known:
+            yield from store.revive(work, consumer, known, deed)
+        return letters, len(known) + len(admitted)
+
+    def _admit(self, work: Work, letters: Sequence[DeadLetter]) -> Steps[list[DeadLetter]]:
+        """Take in what was never claimed, as if it arrived now; answers what is settled by that."""
+        arrivals = [(letter, self._arrival(letter)) for letter in letters]
+        found = [(letter, arrival) for letter, arrival in arrivals if arrival is not None]
+        if not found:
+            return []
+        claims = yield from self._home._store.receive(
+            work, self._home.name, [arrival for _, arrival in found]
+        )
+        refused = (Answer.other_bytes, Answer.too_late)
+        return [
+            letter
+            for (letter, _), answer in zip(found, claims.answers, strict=True)
+            if answer not in refused
+        ]
+
+    def _arrival(self, letter: DeadLetter) -> Arrival | None:
+        """The letter as a message: with today's identity, or one that sets its bytes apart."""
+        delivery = Delivery(
+            letter.payload, letter.headers, letter.key, letter.source, letter.coordinates
+        )
+        if letter.reason == Reason.other_bytes:
+            return Arrival(_apart(letter), delivery)
+        try:
+            return Arrival(self._home.identity(delivery), delivery)
+        except Unidentified:
+            return None
+
+
+def _apart(letter: DeadLetter) -> Message:
+    """A message of the same id with other bytes, that is to be run all the same."""
+    digest = (letter.content_hash or b"").hex()
+    room = LIMIT - 1 - len(digest)
+    return Message(
+        id=(letter.message_id or "").encode()[:room].decode(errors="ignore") + f"~{digest}",
+        payload=letter.payload,
+        origin=letter.origin or "default",
+        type=letter.type or "",
+        version=letter.version or 0,
+        key=letter.key,
+        headers=letter.headers,
+        occurred_at=letter.occurred_at,
+        content_hash=letter.content_hash,
+    )
+
+
+def _matching(ids: Iterable[int], filter: Filter) -> Matching:
+    numbers = list(ids)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ConfigurationError(f"a dead letter's number is an integer, not {number!r}")
+    unknown = sorted(set(filter) - set(Filter.__annotations__))
+    if unknown:
+        known = ", ".join(Filter.__annotations__)
+        raise ConfigurationError(f"unknown filter {unknown[0]!r}; the filters are {known}")
+    values: dict[str, Any] = dict(filter)
+    return Matching(ids=numbers or None, **values)
+
+
+def _check_found(ids: Sequence[int], found: int) -> None:
+    if ids and not found:
+        numbers = ", ".join(map(str, ids))
+        raise NotFound(f"there is no dead letter {numbers} in this inbox")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        return "unknown"

@@ -1,0 +1,403 @@
+"""Drain: what was stored runs, in the order of its keys, whatever dies.
+
+Messages come from lanes that are locked until the commit. They are taken out first, as a claim
+takes a new message in; from there on it is the same unit of work. A message that may kill its
+process runs alone: its death is recorded before it runs, and taken back when it did not die.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from oncebox import reports
+from oncebox.database import (
+    PAUSES,
+    Again,
+    acquire,
+    committed,
+    faults,
+    give_up,
+    transact,
+    unavailable,
+)
+from oncebox.database.contract import Database, Work
+from oncebox.errors import (
+    DatabaseUnavailable,
+    OnceboxError,
+    ProcessDied,
+    TooSlow,
+    TransactionLost,
+)
+from oncebox.handlers import Registry
+from oncebox.hooks import Hook, Teller
+from oncebox.ordering import Order
+from oncebox.outcome import Kind, Outcome, Reason, describe
+from oncebox.plan import Item, Plan, cut, read_stored
+from oncebox.retry import Retry
+from oncebox.store.contract import Steps, Stored, Worker
+from oncebox.unit import CannotCommit, Unit, conclude
+
+UNGUARDED: tuple[str, Mapping[str, Any]] = ("SELECT 1", {})
+"""Where no handler ran, nothing has to be guarded."""
+
+BRIEF = 0.2
+"""Seconds that a unit may keep all other writers waiting, where it does."""
+
+BRAKE = 5
+"""So many messages that killed their process lately are no accident any more."""
+
+LONGEST_REST = 60.0
+
+TELL_EVERY = 1.0
+"""Seconds after which hooks have their turn, however much there is to run."""
+
+_alone_here = threading.Lock()
+"""Two messages that may kill their process do not run in one process at the same time."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one step of a drain came to."""
+
+    outcomes: Sequence[Outcome] = ()
+    idle: bool = False
+    """Nothing was ready."""
+
+
+class _Risk(msgspec.Struct, frozen=True):
+    """A message that may kill its process, and the token by which this run of it is known."""
+
+    row: Stored
+    retry: Retry
+    token: int
+
+
+class _Debt(msgspec.Struct, frozen=True):
+    """A death that was recorded, and did not happen."""
+
+    risk: _Risk
+    counted: bool
+    delay: float
+    error: BaseException | None
+
+
+class Drain:
+    """A worker's way through what was stored. One thread or task steps it at a time."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        unit: Unit,
+        registry: Registry,
+        order: Order,
+        worker: Worker,
+        chance: random.Random,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.database = database
+        self.worker = worker
+        self._unit = unit
+        self._store = unit.store
+        self._consumer = unit.consumer
+        self._registry = registry
+        self._order = order
+        self._chance = chance
+        self._limit = worker.batch
+        self._rows: Sequence[Stored] = ()
+        """What is in hands, and the token of its transaction."""
+        self._token: Any = None
+        self._debts: list[_Debt] = []
+        self._runs_alone_at: float | None = None
+        self._seen_at = time.monotonic()
+        self._teller = Teller(database, unit.store, unit.consumer, hooks)
+        self._told_at = 0.0
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def sign_on(self) -> Steps[None]:
+        """Begin: from here on an end without sign_off() means that the process died."""
+        yield from committed(self.database, self._show)
+
+    def sign_off(self) -> Steps[None]:
+        """Stop cleanly. If the database is away it looks as if we had died, which is harmless."""
+        with suppress(DatabaseUnavailable):
+            yield from committed(
+                self.database,
+                lambda work: self._store.sign_off(work, self._consumer, self.worker),
+            )
+
+    def _show(self, work: Work) -> Steps[None]:
+        """Say that we are alive; and end what was left behind by those who are not."""
+        yield from self._store.sign_on(work, self._consumer, self.worker)
+        yield from self._store.end_overdue(work)
+        self._seen_at = time.monotonic()
+
+    def all(self) -> Steps[Counter[Kind]]:
+        """Step until nothing is due; says how many had which outcome."""
+        counts: Counter[Kind] = Counter()
+        yield from self.sign_on()
+        try:
+            while not (step := (yield from self.step())).idle:
+                counts.update(outcome.kind for outcome in step.outcomes)
+        finally:
+            yield from self.sign_off()
+        return counts
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def step(self) -> Steps[Step]:
+        """One unit of work on what is ready."""
+        yield from self._pay()
+        if time.monotonic() - self._seen_at > (self.worker.patience - self.worker.timeout) / 2:
+            yield from committed(self.database, self._show)
+        answer = yield from self._run()
+        reports.tell(self._consumer, answer.outcomes)
+        if answer.idle or time.monotonic() - self._told_at > TELL_EVERY:
+            told = yield from self._teller.tell()
+            self._told_at = time.monotonic()
+            return msgspec.structs.replace(answer, idle=answer.idle and not told)
+        return answer
+
+    def _run(self) -> Steps[Step]:
+        if self._store.is_exclusive and not (yield from self._is_work()):
+            return Step(idle=True)
+        answer = yield from self._persistently()
+        if not isinstance(answer, _Risk):
+            return answer
+        try:
+            return (yield from self._run_alone(answer))
+        finally:
+            _alone_here.release()
+
+    def _is_work(self) -> Steps[bool]:
+        work = yield from acquire(self.database)
+        try:
+            return (yield from self._store.is_work(work, self._consumer))
+        finally:
+            yield from give_up(self.database, work)
+
+    def _persistently(self) -> Steps[Step | _Risk]:
+        """Run units until one goes through; what cannot be committed runs alone from then on."""
+        reason: BaseException | None = None
+        for pause in PAUSES:
+            self._rows, self._token = (), None
+            started = time.monotonic()
+            try:
+                answer = yield from transact(self.database, self._once)
+            except Again as again:
+                reason = again.__cause__
+                yield from self._forgive("it is run again", reason)
+                if time.monotonic() - started >= self._unit.timeout:
+                    break  # it would be as slow the next time
+                yield partial(self.database.sleep, pause * (0.5 + self._chance.random()))
+            except (CannotCommit, TransactionLost) as error:
+                reason = error.__cause__ or error
+                yield from self._forgive("its messages are run one by one", reason)
+                break
+            else:
+                self._adapt(time.monotonic() - started)
+                return answer
+        if not self._rows:
+            raise unavailable(reason) from reason
+        yield from committed(self.database, lambda work: self._store.suspect(work, self._rows))
+        return Step()
+
+    def _forgive(self, consequence: str, reason: BaseException | None) -> Steps[None]:
+        """We rolled back, and are alive: that must not look like a death."""
+        reports.logger.warning(
+            "%s: a batch was rolled back (%s); %s",
+            self._consumer,
+            reports.name(reason),
+            consequence,
+        )
+        if self._rows:
+            yield from committed(
+                self.database,
+                lambda work: self._store.forgive(work, self._consumer, self._rows, self._token),
+            )
+
+    def _adapt(self, elapsed: float) -> None:
+        """Where a unit keeps all others waiting, its size follows the time that it takes."""
+        if self._store.is_exclusive:
+            grown = self._limit * 2 if elapsed < BRIEF / 2 else self._limit
+            wanted = self._limit // 2 if elapsed > BRIEF else grown
+            self._limit = max(1, min(wanted, self.worker.batch))
+
+    def _once(self, work: Work) -> Steps[Step | _Risk]:
+        """Take what is ready, run it, record, commit."""
+        yield from work.begin()
+        worker = msgspec.structs.replace(self.worker, batch=self._limit)
+        taken = yield from self._store.take(work, self._consumer, worker)
+        if taken.crashed:
+            reports.logger.warning(
+                "%s: a worker died; what it may have died of is run one by one", self._consumer
+            )
+        rows = cut(taken.rows)
+        if not rows:
+            yield from work.commit(*UNGUARDED)
+            return Step(idle=not taken.again)
+        self._rows, self._token = rows, taken.token
+        careful = rows[0].alone
+        items = read_stored(rows, self._registry, decode=not careful)
+        plan = self._plan(items)
+        if careful and items[0].route is not None:
+            return (yield from self._risk(work, items[0], plan))
+        yield from self._store.remove(work, rows)
+        return Step((yield from self._conclude(work, plan, plan.resume())))
+
+    def _plan(self, items: list[Item], **fate: Any) -> Plan:
+        return Plan(items, order=self._order, chance=self._chance.random, **fate)
+
+    def _conclude(self, work: Work, plan: Plan, runnable: list[Item]) -> Steps[list[Outcome]]:
+        name = self.worker.name
+        return (yield from conclude(self._unit, work, name, plan, runnable, self._token))
+
+    # -- alone ------------------------------------------------------------------------------------
+
+    def _risk(self, work: Work, item: Item, plan: Plan) -> Steps[Step | _Risk]:
+        """Before a message runs alone: record its death, unless it died often enough."""
+        assert item.stored is not None
+        assert item.route is not None
+        row, retry = item.stored, item.route.handler.retry
+        if (fate := _fate(row, retry)) is not None:
+            yield from self._store.remove(work, [row])
+            plan.resume()
+            plan.kill(item, *fate)
+            return Step((yield from self._conclude(work, plan, [])))
+        rest = yield from self._brake(work)
+        if rest or not _alone_here.acquire(blocking=False):
+            yield from self._store.put_off(work, self._consumer, row, delay=rest or BRIEF)
+            yield from work.commit(*UNGUARDED)
+            return Step()
+        try:
+            token = yield from self._store.put_off(
+                work,
+                self._consumer,
+                row,
+                delay=self._unit.timeout + self._backoff(retry, row.deaths),
+                died=True,
+                error=str(ProcessDied()),
+            )
+            yield from work.commit(*UNGUARDED)
+        except BaseException:
+            _alone_here.release()
+            raise
+        return _Risk(row, retry, token)
+
+    def _brake(self, work: Work) -> Steps[float]:
+        """Seconds to put a message off where one after the other kills its process."""
+        deaths = yield from self._store.count_deaths(work, self._consumer)
+        if deaths >= BRAKE:  # those that run at the moment are no deaths yet
+            deaths -= yield from self._store.others(work, self._consumer, self.worker)
+        if deaths < BRAKE:
+            self._runs_alone_at = None
+            return 0
+        now = time.monotonic()
+        if self._runs_alone_at is None:
+            rest = min(2.0 ** (deaths - BRAKE), LONGEST_REST)
+            self._runs_alone_at = now + rest
+            reports.logger.error(
+                "%s: %d messages have killed their process lately, so it is hardly about one of "
+                "them: the drain slows down, and this worker runs the next suspect in %.0f "
+                "seconds; look at the handlers, and at what they need",
+                self._consumer,
+                deaths,
+                rest,
+            )
+        if now < self._runs_alone_at:
+            return self._runs_alone_at - now
+        self._runs_alone_at = None
+        return 0
+
+    def _run_alone(self, risk: _Risk) -> Steps[Step]:
+        """Run it by itself; its death is taken back if it does not die."""
+        reason: BaseException | None = None
+        for pause in PAUSES:
+            started = time.monotonic()
+            self._rows = ()
+            try:
+                outcomes = yield from transact(self.database, lambda work: self._alone(work, risk))
+            except Again as again:
+                reason = again.__cause__ or again
+                slow = time.monotonic() - started >= self._unit.timeout
+                if slow or not faults.is_conflict(reason):
+                    return (yield from self._owe(risk, TooSlow() if slow else reason))
+                yield partial(self.database.sleep, pause * (0.5 + self._chance.random()))
+            except (CannotCommit, TransactionLost) as error:
+                reason = error.__cause__ or error
+                break
+            else:
+                if outcomes is None:
+                    return (yield from self._owe(risk, None))
+                return Step(outcomes)
+        outcomes = yield from transact(
+            self.database, lambda work: self._alone(work, risk, failed=reason)
+        )
+        return Step(outcomes or ())
+
+    def _alone(self, work: Work, risk: _Risk, **fate: Any) -> Steps[list[Outcome] | None]:
+        """Take it out and run it; None if somebody overtook us."""
+        yield from work.begin()
+        taken = yield from self._store.take_alone(work, risk.row, risk.token, self._unit.timeout)
+        if taken is None:
+            yield from work.commit(*UNGUARDED)
+            return None
+        self._rows, self._token = taken.rows, taken.token
+        plan = self._plan(read_stored(taken.rows, self._registry), **fate)
+        return (yield from self._conclude(work, plan, plan.resume()))
+
+    def _backoff(self, retry: Retry, failures: int) -> float:
+        return retry.backoff(failures + 1, self._chance.random()).total_seconds()
+
+    # -- debts ------------------------------------------------------------------------------------
+
+    def _owe(self, risk: _Risk, error: BaseException | None) -> Steps[Step]:
+        """Its process did not die: the record of that is to be taken back, now or later.
+
+        A run that had begun counts as an attempt, or one that ends its connection would go on
+        for ever.
+        """
+        delay = self._backoff(risk.retry, risk.row.attempts)
+        self._debts.append(_Debt(risk, bool(self._rows), delay, error))
+        reports.logger.warning(
+            "%s: message %r did not run to its end (%s)",
+            self._consumer,
+            risk.row.message.id,
+            "another worker took it over" if error is None else reports.name(error),
+        )
+        yield from self._pay()
+        return Step()
+
+    def _pay(self) -> Steps[None]:
+        """Take back deaths that did not happen; what the database does not let through is kept."""
+        while self._debts:
+            yield from committed(self.database, partial(self._absolve, self._debts[0]))
+            self._debts.pop(0)
+
+    def _absolve(self, debt: _Debt, work: Work) -> Steps[None]:
+        yield from self._store.absolve(
+            work,
+            debt.risk.row,
+            debt.risk.token,
+            counted=debt.counted,
+            delay=debt.delay,
+            error=None if debt.error is None else describe(debt.error).line,
+        )
+
+
+def _fate(row: Stored, retry: Retry) -> tuple[Reason, OnceboxError] | None:
+    """Why a message is not run any more: it killed often enough, or never came to its end."""
+    if row.deaths >= retry.max_attempts:
+        return Reason.killed, ProcessDied()
+    if row.attempts > retry.max_attempts:
+        return Reason.out_of_attempts, OnceboxError(row.last_error)
+    return None

@@ -1,0 +1,133 @@
+"""Hooks: who is told of dead letters. At least once each, after they are committed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from oncebox import reports
+from oncebox.database import committed
+from oncebox.database.contract import Database
+from oncebox.errors import ConfigurationError
+from oncebox.store.contract import Call, DeadLetter, Steps, Store
+
+Hook = Callable[[DeadLetter], Any]
+
+AT_ONCE = 20
+"""Letters that are told between two units of work."""
+
+LEASE = 60.0
+"""Seconds after which a letter is told again if its hooks did not come to their end."""
+
+PATIENCE = 10.0
+"""Seconds that a webhook has to answer."""
+
+
+def checked_hooks(on_dead: Any) -> list[Hook]:
+    """Functions, of whatever `on_dead` names. Raises ConfigurationError."""
+    if on_dead is None:
+        return []
+    if callable(on_dead) or isinstance(on_dead, str) or not isinstance(on_dead, Iterable):
+        on_dead = [on_dead]
+    return [_checked(hook) for hook in on_dead]
+
+
+def _checked(hook: Any) -> Hook:
+    if callable(hook):
+        return hook  # type: ignore[no-any-return]
+    if hook == "log":
+        return log
+    if isinstance(hook, str) and urlsplit(hook).scheme in ("http", "https"):
+        return Webhook(hook)
+    raise ConfigurationError(
+        f"on_dead takes a function of a dead letter, 'log', or an http(s) URL, not {hook!r}"
+    )
+
+
+def log(letter: DeadLetter) -> None:
+    """Log a dead letter, without its payload and the text of its error."""
+    reports.logger.error(
+        "dead letter %d: message %r of type %r, key %r: %s",
+        letter.id,
+        letter.message_id,
+        letter.type,
+        letter.key,
+        letter.reason,
+        extra={"oncebox_dead_letter": letter.id},
+    )
+
+
+class Webhook:
+    """Posts a dead letter as JSON: all that is known of it but its payload and headers."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __call__(self, letter: DeadLetter) -> None:
+        described = msgspec.structs.asdict(letter)
+        for private in ("payload", "headers", "content_hash"):
+            del described[private]
+        request = urllib.request.Request(
+            self._url,
+            msgspec.json.encode(described),
+            {"Content-Type": "application/json", "User-Agent": "oncebox"},
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            answer.read()
+
+
+class Teller:
+    """Tells the dead letters of a consumer to its hooks."""
+
+    def __init__(
+        self, database: Database, store: Store, consumer: str, hooks: Sequence[Hook]
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._consumer = consumer
+        self._hooks = hooks
+        for hook in hooks:
+            if inspect.iscoroutinefunction(hook) and not database.is_async:
+                raise ConfigurationError(f"{hook!r} of on_dead is async, and this inbox is not")
+
+    def tell(self) -> Steps[int]:
+        """Tell some letters; answers how many there were. What fails is told again later."""
+        if not self._hooks:
+            return 0
+        letters = yield from committed(
+            self._database,
+            lambda work: self._store.lease_untold(work, self._consumer, limit=AT_ONCE, lease=LEASE),
+        )
+        told = []
+        for letter in letters:
+            if (yield from self._tell_one(letter)):
+                told.append(letter)  # noqa: PERF401 - steps cannot be taken in a comprehension
+        if told:
+            yield from committed(self._database, lambda work: self._store.told(work, told))
+        return len(letters)
+
+    def _tell_one(self, letter: DeadLetter) -> Steps[bool]:
+        for hook in self._hooks:
+            try:
+                yield self._call(hook, letter)
+            except Exception as error:
+                reports.logger.warning(
+                    "%s: nobody could be told of dead letter %d (%s); it is tried again",
+                    self._consumer,
+                    letter.id,
+                    reports.name(error),
+                )
+                return False
+        return True
+
+    def _call(self, hook: Hook, letter: DeadLetter) -> Call:
+        if not self._database.is_async or inspect.iscoroutinefunction(hook):
+            return partial(hook, letter)
+        return partial(asyncio.to_thread, hook, letter)

@@ -1,0 +1,5 @@
+"""Services: loops around an inbox, which run until they are told to stop."""
+
+from oncebox.services.drain import Drainer
+
+__all__ = ["Drainer"]
