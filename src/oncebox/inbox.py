@@ -64,6 +64,7 @@ class Inbox:
         retry: Retry | None = None,
         order: Order = Order.park,
         pipeline: bool = True,
+        notify: bool = False,
         unknown_type: Literal["dead", "ignore"] = "dead",
         on_dead: OnDead | Iterable[OnDead] | None = None,
         keep_payload: bool = True,
@@ -90,6 +91,9 @@ class Inbox:
         self._claimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=False)
         self._aclaimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=True)
         self._hooks = checked_hooks(on_dead)
+        self._channel = self._store.channel(name) if notify else None
+        if notify and self._channel is None:
+            raise ConfigurationError("notify=True needs PostgreSQL: SQLite has no notifications")
         self._keep_payload = keep_payload
         self._timeout = transaction_timeout.total_seconds()
         self._database: Database | None = None
@@ -307,6 +311,7 @@ class Inbox:
             keep_payload=self._keep_payload,
             timeout=self._timeout,
             tell=bool(self._hooks),
+            notify=self._channel is not None,
         )
 
     # Units that run at the same time count in different rows, so that none waits for another.

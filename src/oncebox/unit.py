@@ -37,6 +37,8 @@ class Unit(msgspec.Struct, frozen=True):
     """Seconds after which the database ends a transaction that was left behind."""
     tell: bool = False
     """Whether somebody is to be told of dead letters."""
+    notify: bool = False
+    """Whether those who wait for stored messages get a hint."""
 
 
 class CannotCommit(Exception):
@@ -75,7 +77,9 @@ def conclude(
     """Run what has been claimed, record, commit."""
     yield from run_all(unit, work, plan, runnable)
     try:
-        yield from unit.store.record(work, unit.consumer, worker, plan.entries, tell=unit.tell)
+        yield from unit.store.record(
+            work, unit.consumer, worker, plan.entries, tell=unit.tell, notify=unit.notify
+        )
         yield from work.commit(*unit.store.guard(token))
     except Exception as error:
         if faults.is_guard(error):

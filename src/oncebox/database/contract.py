@@ -80,6 +80,18 @@ class Work(Connection, Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Hears when something was stored."""
+
+    def wait(self, seconds: float) -> Steps[None]:
+        """Until somebody stores something, or the time is over."""
+        ...
+
+    def close(self) -> Steps[None]:
+        """Give up what listening needs."""
+        ...
+
+
 class Database(Protocol):
     """Where units of work get their transactions."""
 
@@ -105,4 +117,8 @@ class Database(Protocol):
 
     def recover(self) -> Steps[None]:
         """After a lost connection: throw away others that are lost as well."""
+        ...
+
+    def listen(self, channel: str) -> Listener | None:
+        """Who hears of what is stored; None where the driver cannot."""
         ...

@@ -64,6 +64,9 @@ class DjangoDatabase:
     def recover(self) -> Steps[None]:
         yield from ()
 
+    def listen(self, channel: str) -> None:
+        """This driver hears nothing; whoever waits looks by himself."""
+
 
 class DjangoWork:
     """One transaction on Django's connection of this thread."""

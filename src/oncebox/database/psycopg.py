@@ -14,6 +14,7 @@ from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from oncebox.database import faults, queueing
+from oncebox.database.listening import Listener
 from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.database.steps import entering, leaving
 from oncebox.errors import (
@@ -93,6 +94,11 @@ class PsycopgDatabase:
 
     def recover(self) -> Steps[None]:
         yield self.pool.check
+
+    def listen(self, channel: str) -> Listener:
+        options = {**(self.pool.kwargs or {}), "autocommit": True}
+        connect = partial(self.pool.connection_class.connect, self.pool.conninfo, **options)
+        return Listener(connect, channel, self.sleep)
 
 
 class PsycopgWork:

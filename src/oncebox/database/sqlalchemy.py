@@ -85,6 +85,9 @@ class SqlAlchemyDatabase:
         """SQLAlchemy throws away its other old connections when it sees one break."""
         yield from ()
 
+    def listen(self, channel: str) -> None:
+        """This driver hears nothing; whoever waits looks by himself."""
+
 
 class SqlAlchemyWork:
     """One transaction on one SQLAlchemy connection."""

@@ -89,6 +89,9 @@ class SqliteDatabase:
     def recover(self) -> Steps[None]:
         yield from self.close()
 
+    def listen(self, channel: str) -> None:
+        """This driver hears nothing; whoever waits looks by himself."""
+
 
 def _aiosqlite(connector: Any) -> Any:
     try:

@@ -27,8 +27,9 @@ class Drainer:
 
     `run()` (or `await arun()`) returns after `stop()`, which may be called from a signal handler or
     another thread: the batch in hands is finished first. `poll` is the longest time in seconds
-    between two looks when there is nothing to do. Start as many as you like, in threads, processes
-    or on other machines.
+    between two looks when there is nothing to do; with `Inbox(..., notify=True)` on a psycopg
+    database it looks at once when something was stored. Start as many as you like, in threads,
+    processes or on other machines.
     """
 
     def __init__(self, inbox: Inbox, *, batch: int = 100, poll: float = 1.0) -> None:
@@ -90,8 +91,16 @@ class Drainer:
 
     def _loop(self, drain: Drain, wait: Callable[[float], Any]) -> Steps[None]:
         pause = SOONEST
-        while not self._stopping.is_set():
-            step = yield from drain.step()
-            pause = min(pause * 2, self._poll) if step.idle else SOONEST
-            if step.idle:
-                yield partial(wait, pause)
+        channel = self._inbox._channel
+        listener = drain.database.listen(channel) if channel else None
+        try:
+            while not self._stopping.is_set():
+                step = yield from drain.step()
+                pause = min(pause * 2, self._poll) if step.idle else SOONEST
+                if step.idle and listener is not None:
+                    yield from listener.wait(pause)
+                elif step.idle:
+                    yield partial(wait, pause)
+        finally:
+            if listener is not None:
+                yield from listener.close()

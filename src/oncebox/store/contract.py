@@ -245,11 +245,13 @@ class Store(Protocol):
         entries: Sequence[Entry],
         *,
         tell: bool = False,
+        notify: bool = False,
     ) -> Steps[None]:
         """Write down pending messages, dead letters, quarantine, attempts and counters.
 
         For messages that had been stored, the locks of their keys come first where a key begins or
-        ceases to wait; then followers are parked, or released. `tell`: dead letters are to be told.
+        ceases to wait; then followers are parked, or released. `tell`: dead letters are to be told;
+        `notify`: those who listen for messages that are ready get a hint.
         """
         ...
 
@@ -258,6 +260,10 @@ class Store(Protocol):
         ...
 
     # -- draining -----------------------------------------------------------------------------
+
+    def channel(self, consumer: str) -> str | None:
+        """Where one can listen for what is stored; None where one cannot."""
+        ...
 
     def sign_on(self, connection: Connection, consumer: str, worker: Worker) -> Steps[None]:
         """Note that a worker is there, and alive."""

@@ -53,6 +53,11 @@ def counters(entries: Sequence[Entry]) -> Row:
     return {"received": received, **{kind: counts[kind] for kind in _KINDS}}
 
 
+def has_ready(entries: Sequence[Entry]) -> bool:
+    """Whether something was stored that may run at once."""
+    return any(e.outcome.kind is Kind.stored or e.ready for e in entries if e.stored is None)
+
+
 def received_rows(arrivals: Sequence[Arrival], claims: Claims) -> list[Row]:
     """What a batch that is only stored leaves to be run."""
     return [

@@ -136,6 +136,7 @@ class PostgresStore(Migrated):
         entries: Sequence[Entry],
         *,
         tell: bool = False,
+        notify: bool = False,
     ) -> Steps[None]:
         context = {"consumer": consumer, "worker": worker, "tell": tell}
         left = rows.noteworthy(entries)
@@ -151,6 +152,9 @@ class PostgresStore(Migrated):
                 yield from connection.execute(self._sql[name], {**context, **columns})
         yield from self._park(connection, consumer, holders)
         yield from self._release(connection, consumer, releasers)
+        if notify and rows.has_ready(left):
+            channel = {"channel": self.channel(consumer)}
+            yield from connection.execute(self._sql["notify"], channel)
         yield from connection.execute(self._sql["count"], {**context, **rows.counters(entries)})
 
     def _park(
@@ -165,6 +169,9 @@ class PostgresStore(Migrated):
         if keys:
             params = {"consumer": consumer, "keys": list(keys)}
             yield from connection.execute(self._sql["release"], params)
+
+    def channel(self, consumer: str) -> str | None:
+        return f"oncebox_{lock_number(self.scope, consumer) & (2**64 - 1):016x}"
 
     def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
         return self._sql["guard"], {"xid": token}

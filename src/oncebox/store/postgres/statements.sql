@@ -106,6 +106,10 @@ SELECT answers, seqs, xid FROM {receive}(
   :timeout::text, :any_snapshot::boolean, :keep_payload::boolean, :lanes::smallint[],
   :alone::boolean[]);
 
+-- name: notify
+-- A hint to those who listen, once per batch: it takes a lock of the whole server at the commit.
+SELECT pg_notify(:channel, '');
+
 -- name: make_lanes
 -- The lanes of a consumer.
 INSERT INTO {lane} (consumer, lane) SELECT :consumer, lane FROM generate_series(0, :lanes - 1) lane

@@ -171,6 +171,7 @@ class SqliteStore(Migrated):
         entries: Sequence[Entry],
         *,
         tell: bool = False,
+        notify: bool = False,
     ) -> Steps[None]:
         now = _now()
         context = {
@@ -205,6 +206,10 @@ class SqliteStore(Migrated):
         if keys:
             params = {"consumer": consumer, "keys": _json(keys)}
             yield from connection.execute(self._sql["release"], params)
+
+    def channel(self, consumer: str) -> str | None:
+        """SQLite tells nobody."""
+        return None
 
     def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
         return self._sql["guard"], {}

@@ -1,0 +1,57 @@
+"""Listening: a connection of its own that hears when something was stored. A hint, never the truth:
+whoever listens looks by himself as well, and a connection that died is only slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from oncebox.store.contract import Steps
+
+
+class Listener:
+    """Waits for notifications on a channel, on a psycopg connection that `connect` opens."""
+
+    def __init__(
+        self, connect: Callable[[], Any], channel: str, sleep: Callable[[float], Any]
+    ) -> None:
+        self._connect = connect
+        self._channel = channel
+        self._sleep = sleep
+        self._connection: Any = None
+
+    def wait(self, seconds: float) -> Steps[None]:
+        """Until somebody stores something, or the time is over."""
+        try:
+            if self._connection is None:
+                self._connection = yield self._connect
+                yield partial(
+                    self._connection.execute,
+                    sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)),
+                )
+            heard = yield partial(self._hear, seconds)
+            if not heard:  # such connections die without a word
+                yield partial(self._connection.execute, "SELECT 1")
+        except psycopg.Error:
+            yield from self.close()
+            yield partial(self._sleep, seconds)
+
+    def _hear(self, seconds: float) -> Any:
+        notifies = self._connection.notifies(timeout=seconds, stop_after=1)
+        return _any_of(notifies) if hasattr(notifies, "__aiter__") else any(True for _ in notifies)
+
+    def close(self) -> Steps[None]:
+        """Give the connection up."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            yield connection.close
+
+
+async def _any_of(notifies: Any) -> bool:
+    async for _ in notifies:
+        return True
+    return False
