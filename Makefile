@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format coverage matrix bench constraints clean
+.PHONY: help setup test torture check format coverage matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
 	$(BIN)/python -m pytest $(or $(ARGS),-n 2)
+
+torture: $(STAMP)  ## Kill and stop workers for minutes; ONCEBOX_TORTURE_SEEDS=10 for longer
+	ONCEBOX_TORTURE_SEEDS=$${ONCEBOX_TORTURE_SEEDS:-2} $(BIN)/python -m pytest \
+	  tests/faults/test_drain_model.py $(or $(ARGS),-n 2)
 
 check: $(STAMP)  ## Check format, style, types and layers
 	$(BIN)/ruff format --check

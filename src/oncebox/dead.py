@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 import msgspec
 
-from oncebox.database import committed
+from oncebox.database import committed, seen
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
@@ -143,7 +143,7 @@ class DeadLetters:
         database = yield from self._home._database_of(is_async)
         matching = _matching(ids, filter)
         return (
-            yield from committed(
+            yield from seen(
                 database,
                 lambda work: self._home._store.find_dead(
                     work, self._home.name, matching, limit=limit, after=after
@@ -170,20 +170,20 @@ class DeadLetters:
             raise ConfigurationError(f"{act}() is written down: say why")
         deed = Deed(act, by or _user(), why)
         database = yield from self._home._database_of(is_async)
-        newest = yield from committed(
+        newest = yield from seen(
             database, lambda work: self._home._store.newest_dead(work, self._home.name)
         )
         done = left = after = 0
         while True:
-            seen, acted = yield from committed(
+            letters, acted = yield from committed(
                 database, partial(self._chunk, deed, matching, after, newest)
             )
-            done, left = done + acted, left + len(seen) - acted
-            if progress is not None and seen:
+            done, left = done + acted, left + len(letters) - acted
+            if progress is not None and letters:
                 progress(done)
-            if len(seen) < CHUNK:
+            if len(letters) < CHUNK:
                 break
-            after = seen[-1].id
+            after = letters[-1].id
         _check_found(ids, done + left)
         return Acted(done, left)
 
@@ -219,6 +219,8 @@ class DeadLetters:
         claims = yield from self._home._store.receive(
             work, self._home.name, [arrival for _, arrival in found]
         )
+        if Answer.refused in claims.answers:
+            raise ConfigurationError("dead letters can be released only at READ COMMITTED")
         refused = (Answer.other_bytes, Answer.too_late)
         return [
             letter

@@ -22,16 +22,16 @@ from oncebox import reports
 from oncebox.database import (
     PAUSES,
     Again,
-    acquire,
     committed,
     faults,
-    give_up,
+    seen,
     transact,
     unavailable,
 )
 from oncebox.database.contract import Database, Work
 from oncebox.errors import (
     DatabaseUnavailable,
+    GuardFailed,
     OnceboxError,
     ProcessDied,
     TooSlow,
@@ -148,8 +148,12 @@ class Drain:
         try:
             while not (step := (yield from self.step())).idle:
                 counts.update(outcome.kind for outcome in step.outcomes)
-        finally:
+        except GeneratorExit:  # nobody performs our calls any more
+            raise
+        except BaseException:
             yield from self.sign_off()
+            raise
+        yield from self.sign_off()
         return counts
 
     # -- one step ---------------------------------------------------------------------------------
@@ -168,8 +172,10 @@ class Drain:
         return answer
 
     def _run(self) -> Steps[Step]:
-        if self._store.is_exclusive and not (yield from self._is_work()):
-            return Step(idle=True)
+        if self._store.is_exclusive:  # look first: to begin keeps everybody else from writing
+            look = partial(self._store.is_work, consumer=self._consumer)
+            if not (yield from seen(self.database, look)):
+                return Step(idle=True)
         answer = yield from self._persistently()
         if not isinstance(answer, _Risk):
             return answer
@@ -178,16 +184,10 @@ class Drain:
         finally:
             _alone_here.release()
 
-    def _is_work(self) -> Steps[bool]:
-        work = yield from acquire(self.database)
-        try:
-            return (yield from self._store.is_work(work, self._consumer))
-        finally:
-            yield from give_up(self.database, work)
-
     def _persistently(self) -> Steps[Step | _Risk]:
         """Run units until one goes through; what cannot be committed runs alone from then on."""
         reason: BaseException | None = None
+        buried: list[Outcome] = []
         for pause in PAUSES:
             self._rows, self._token = (), None
             started = time.monotonic()
@@ -202,6 +202,7 @@ class Drain:
             except (CannotCommit, TransactionLost) as error:
                 reason = error.__cause__ or error
                 yield from self._forgive("its messages are run one by one", reason)
+                buried = yield from self._look_for(self._rows, error)
                 break
             else:
                 self._adapt(time.monotonic() - started)
@@ -209,7 +210,7 @@ class Drain:
         if not self._rows:
             raise unavailable(reason) from reason
         yield from committed(self.database, lambda work: self._store.suspect(work, self._rows))
-        return Step()
+        return Step(buried)
 
     def _forgive(self, consequence: str, reason: BaseException | None) -> Steps[None]:
         """We rolled back, and are alive: that must not look like a death."""
@@ -219,11 +220,35 @@ class Drain:
             reports.name(reason),
             consequence,
         )
-        if self._rows:
+        if not self._rows:
+            return
+        try:
             yield from committed(
                 self.database,
                 lambda work: self._store.forgive(work, self._consumer, self._rows, self._token),
             )
+        except Exception as error:
+            if faults.sqlstate(error) != faults.LOCKED:
+                raise
+
+    def _look_for(self, rows: Sequence[Stored], error: Exception) -> Steps[list[Outcome]]:
+        """After a transaction that got lost: if it took its messages along, a handler committed it
+        past every guard. Nobody knows what of their work is done: that is for somebody to see."""
+        if not isinstance(error, TransactionLost) or not rows:
+            return []
+        return (yield from committed(self.database, partial(self._bury_vanished, rows)))
+
+    def _bury_vanished(self, rows: Sequence[Stored], work: Work) -> Steps[list[Outcome]]:
+        gone = yield from self._store.vanished(work, self._consumer, rows)
+        items = read_stored(gone, self._registry, decode=False)
+        plan = self._plan(items)
+        plan.resume()
+        for item in items:
+            plan.kill(item, Reason.lost, GuardFailed())
+        yield from self._store.record(
+            work, self._consumer, self.worker.name, plan.entries, tell=self._unit.tell
+        )
+        return plan.outcomes
 
     def _adapt(self, elapsed: float) -> None:
         """Where a unit keeps all others waiting, its size follows the time that it takes."""
@@ -321,6 +346,7 @@ class Drain:
     def _run_alone(self, risk: _Risk) -> Steps[Step]:
         """Run it by itself; its death is taken back if it does not die."""
         reason: BaseException | None = None
+        lost: Exception | None = None
         for pause in PAUSES:
             started = time.monotonic()
             self._rows = ()
@@ -333,7 +359,7 @@ class Drain:
                     return (yield from self._owe(risk, TooSlow() if slow else reason))
                 yield partial(self.database.sleep, pause * (0.5 + self._chance.random()))
             except (CannotCommit, TransactionLost) as error:
-                reason = error.__cause__ or error
+                reason, lost = error.__cause__ or error, error
                 break
             else:
                 if outcomes is None:
@@ -342,6 +368,8 @@ class Drain:
         outcomes = yield from transact(
             self.database, lambda work: self._alone(work, risk, failed=reason)
         )
+        if outcomes is None and lost is not None:
+            outcomes = yield from self._look_for([risk.row], lost)
         return Step(outcomes or ())
 
     def _alone(self, work: Work, risk: _Risk, **fate: Any) -> Steps[list[Outcome] | None]:

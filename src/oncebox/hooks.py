@@ -94,7 +94,7 @@ class Teller:
         self._consumer = consumer
         self._hooks = hooks
         for hook in hooks:
-            if inspect.iscoroutinefunction(hook) and not database.is_async:
+            if _is_async(hook) and not database.is_async:
                 raise ConfigurationError(f"{hook!r} of on_dead is async, and this inbox is not")
 
     def tell(self) -> Steps[int]:
@@ -128,6 +128,11 @@ class Teller:
         return True
 
     def _call(self, hook: Hook, letter: DeadLetter) -> Call:
-        if not self._database.is_async or inspect.iscoroutinefunction(hook):
+        if not self._database.is_async or _is_async(hook):
             return partial(hook, letter)
         return partial(asyncio.to_thread, hook, letter)
+
+
+def _is_async(hook: Hook) -> bool:
+    called = hook if inspect.isroutine(hook) else getattr(type(hook), "__call__", hook)  # noqa: B004
+    return inspect.iscoroutinefunction(called)

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     rejected = "rejected"
     out_of_attempts = "out of attempts"
     killed = "killed its process"
+    lost = "transaction lost"
     unidentified = "unidentified"
     other_bytes = "other bytes"
     too_late = "too late"

@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from oncebox.errors import ConfigurationError, Reject, RetryAfter, Undecodable
@@ -14,9 +15,9 @@ from oncebox.identity import BusinessKey, Identity, Json
 from oncebox.message import Delivery, Message
 from oncebox.ordering import Order
 from oncebox.outcome import Kind, Reason
-from oncebox.plan import Item, Plan, read
+from oncebox.plan import Item, Plan, cut, read, read_stored
 from oncebox.retry import Retry
-from oncebox.store.contract import Claims
+from oncebox.store.contract import Claims, Stored
 
 IDENTITY = Json("id", type="type", key="key", version="version")
 ERROR = ValueError("bad")
@@ -382,3 +383,181 @@ def test_in_a_batch_to_be_run_alone_messages_are_stored() -> None:
 def test_undecodable_is_what_a_failing_upcaster_means_here() -> None:
     (item,) = read([bad("1")], IDENTITY, registry())
     assert isinstance(item.error, Undecodable)
+
+
+# -- receiving ------------------------------------------------------------------------------------
+
+
+def test_what_is_received_is_stored_by_the_claim_and_run_by_nobody() -> None:
+    made = plan(a("1", "k"), a("2", "k"), a("3"), a("1", "k"), receiving=True)
+    assert made.is_receiving
+    assert decide(made, "nwr") == []
+    assert kinds(made) == ["stored", "parked", "stored", "duplicate"]
+    assert [entry.kept for entry in made.entries] == [True, True, True, False]
+    assert not made.has_failures
+
+
+def test_what_is_received_and_not_trusted_is_quarantined() -> None:
+    made = plan(a("1"), a("2"), a("3"), Delivery(b"?"), a("4", type_="ignored.x"), receiving=True)
+    assert decide(made, "xld") == []
+    assert kinds(made) == ["quarantined", "quarantined", "duplicate", "quarantined", "ignored"]
+    assert not any(entry.kept for entry in made.entries)
+
+
+def test_what_is_received_is_not_decoded() -> None:
+    (item,) = read([bad("1")], IDENTITY, registry(), decode=False)
+    assert item.error is None
+    made = Plan([item], order=Order.park, chance=lambda: 0.5, receiving=True)
+    decide(made, "n")
+    assert kinds(made) == ["stored"]
+
+
+# -- what the broker delivers again ---------------------------------------------------------------
+
+
+def again(delivery: Delivery) -> Delivery:
+    return msgspec.structs.replace(delivery, redelivered=True)
+
+
+def test_a_redelivered_message_is_stored_to_run_alone_and_holds_its_key() -> None:
+    made = plan(a("1", "k"), again(a("2", "k")), a("3", "k"), a("4"))
+    runnable = decide(made, "nnnn")
+    assert ids(runnable) == ["4", "1"]
+    assert made.unheld(runnable) == runnable, "what came before it runs"
+    made.done(runnable)
+    assert kinds(made) == ["done", "stored", "parked", "done"]
+    _, stored, parked, _ = made.entries
+    assert (stored.ready, stored.alone) == (True, True)
+    assert (parked.ready, parked.alone) == (False, False)
+
+
+@pytest.mark.parametrize(("answer", "ready"), [("w", False), ("r", True)])
+def test_a_redelivered_message_waits_for_its_key_and_runs_alone(answer: str, ready: bool) -> None:
+    made = plan(again(a("1", "k")))
+    decide(made, answer)
+    (entry,) = made.entries
+    assert (entry.outcome.kind, entry.ready, entry.alone) == (Kind.parked, ready, True)
+
+
+def test_a_redelivered_duplicate_is_a_duplicate() -> None:
+    made = plan(again(a("1")), again(a("1")), again(a("2", type_="ignored.x")))
+    decide(made, "d")
+    assert kinds(made) == ["duplicate", "duplicate", "ignored"]
+
+
+def test_a_redelivered_message_is_not_even_decoded() -> None:
+    """Its payload may be what killed the process."""
+    made = plan(again(bad("1")))
+    decide(made, "n")
+    assert kinds(made) == ["stored"]
+
+
+# -- what had been stored -------------------------------------------------------------------------
+
+
+def stored(
+    id_: str, seq: int, *, key: str | None = None, lane: int = 0, type_: str = "t", **more: Any
+) -> Stored:
+    version = more.pop("version", 1)
+    message = Message(id_, b"{}", type=type_, version=version, key=key)
+    return Stored(message, Delivery(b"{}"), lane, seq, **more)
+
+
+def resumed(*rows: Stored, order: Order = Order.park, **fate: Any) -> tuple[Plan, list[Item]]:
+    items = read_stored(rows, registry(order=order))
+    made = Plan(items, order=order, chance=lambda: 0.5, **fate)
+    return made, made.resume()
+
+
+def cut_ids(*rows: Stored) -> list[str]:
+    return [row.message.id for row in cut(rows)]
+
+
+def test_a_batch_ends_in_each_lane_before_what_runs_by_itself() -> None:
+    assert cut_ids() == []
+    assert cut_ids(
+        stored("1", 1, lane=7),
+        stored("2", 2, lane=7),
+        stored("failed", 3, lane=7, attempts=1),
+        stored("4", 4, lane=7),
+        stored("5", 5, lane=8),
+        stored("suspect", 6, lane=8, alone=True),
+        stored("7", 7, lane=8),
+        stored("8", 8, lane=9),
+    ) == ["1", "2", "5", "8"]
+
+
+@pytest.mark.parametrize("special", [{"attempts": 2}, {"alone": True}])
+def test_what_failed_before_or_may_kill_runs_by_itself(special: dict[str, Any]) -> None:
+    assert cut_ids(stored("1", 1, **special), stored("2", 2), stored("3", 3, lane=1)) == ["1"]
+
+
+def test_stored_messages_run_in_key_order_and_keep_their_numbers() -> None:
+    made, runnable = resumed(stored("1", 11, key="b"), stored("2", 12, key="a"), stored("3", 13))
+    assert ids(runnable) == ["3", "2", "1"]
+    made.done(runnable)
+    assert [(entry.seq, entry.ran) for entry in made.entries] == [
+        (11, True),
+        (12, True),
+        (13, True),
+    ]
+    assert [outcome.attempts for outcome in made.outcomes] == [1, 1, 1]
+
+
+def test_a_stored_message_that_runs_again_counts_on() -> None:
+    made, (item,) = resumed(stored("1", 5, key="k", attempts=3))
+    made.fail(item, ERROR)
+    (outcome,) = made.outcomes
+    assert (outcome.kind, outcome.attempts) == (Kind.failed, 4)
+    assert outcome.retry_in == timedelta(seconds=8)
+    made, (item,) = resumed(stored("1", 5, key="k", attempts=4))
+    made.fail(item, ERROR)
+    (entry,) = made.entries
+    assert (entry.outcome.kind, entry.outcome.attempts, entry.parks) == (Kind.dead, 5, True)
+    made, (item,) = resumed(stored("1", 5, key="k", attempts=4))
+    made.done([item])
+    assert made.outcomes[0].attempts == 5
+
+
+def test_what_cannot_be_run_any_more_is_settled_by_resume() -> None:
+    made, runnable = resumed(
+        stored("1", 1, key="a", type_="gone"),
+        stored("2", 2, key="a"),
+        stored("3", 3, key="b", version=2),
+        stored("4", 4, key="b"),
+        stored("5", 5, key="c", type_="ignored.x"),
+        stored("6", 6, key="c"),
+    )
+    assert ids(runnable) == ["2", "6"]
+    made.done(runnable)
+    assert kinds(made) == ["dead", "done", "dead", "parked", "ignored", "done"]
+    assert [entry.parks for entry in made.entries] == [False, False, True, False, False, False]
+    assert made.outcomes[0].attempts == 0
+
+
+def test_a_stored_message_that_failed_before_is_failed_without_a_run() -> None:
+    made, runnable = resumed(stored("1", 1, key="k"), stored("2", 2, key="k"), failed=ERROR)
+    assert runnable == []
+    assert kinds(made) == ["failed", "parked"]
+
+
+def test_a_message_that_is_not_to_run_any_more_is_killed_in_its_key() -> None:
+    made, (first, second) = resumed(
+        stored("1", 1, key="k", alone=True, deaths=5, attempts=1), stored("2", 2, key="k")
+    )
+    made.kill(first, Reason.killed, ERROR)
+    assert made.unheld([second]) == []
+    entry = made.entries[0]
+    assert (entry.outcome.reason, entry.outcome.attempts, entry.parks) == (Reason.killed, 1, True)
+    assert not entry.ran
+
+
+def test_messages_that_found_no_time_hold_what_follows_them() -> None:
+    made, (first, second, third) = resumed(
+        stored("1", 1, key="k"), stored("2", 2, key="k"), stored("3", 3, key="l")
+    )
+    made.fail(third, ERROR)
+    made.store([first])
+    assert made.unheld([second]) == []
+    assert kinds(made) == ["stored", "parked", "failed"]
+    assert (made.entries[0].ready, made.entries[0].alone) == (True, True)

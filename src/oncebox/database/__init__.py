@@ -131,6 +131,23 @@ def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
         raise unavailable(again.__cause__) from again.__cause__
 
 
+def seen(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
+    """What statements that only read answer; on SQLite they wait for nobody."""
+    for pause in (*PAUSES, None):
+        work = yield from acquire(database)
+        try:
+            return (yield from body(work))
+        except Exception as error:
+            if not work.is_lost(error):
+                raise
+            if pause is None:
+                raise unavailable(error) from error
+        finally:
+            yield from give_up(database, work)
+        yield from database.recover()
+    raise AssertionError("the last try raised or returned")
+
+
 def unavailable(error: BaseException | None) -> DatabaseUnavailable:
     """What is raised when the database does not let anything through."""
     return DatabaseUnavailable(

@@ -83,8 +83,8 @@ class Work(Connection, Protocol):
 class Listener(Protocol):
     """Hears when something was stored."""
 
-    def wait(self, seconds: float) -> Steps[None]:
-        """Until somebody stores something, or the time is over."""
+    def wait(self, seconds: float) -> Steps[bool]:
+        """Until somebody stores something, or the time is over; says whether it is worth a look."""
         ...
 
     def close(self) -> Steps[None]:

@@ -24,6 +24,7 @@ LOST = frozenset(
     }
 )
 GUARD = "OB001"  # of our own making
+LOCKED = "55P03"  # somebody else holds a lock
 ABORTED = "25P02"  # the transaction was aborted by an earlier error
 
 

@@ -24,21 +24,22 @@ class Listener:
         self._sleep = sleep
         self._connection: Any = None
 
-    def wait(self, seconds: float) -> Steps[None]:
-        """Until somebody stores something, or the time is over."""
+    def wait(self, seconds: float) -> Steps[bool]:
+        """Until somebody stores something, or the time is over; says whether it is worth a look."""
         try:
             if self._connection is None:
                 self._connection = yield self._connect
-                yield partial(
-                    self._connection.execute,
-                    sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)),
-                )
-            heard = yield partial(self._hear, seconds)
+                listen = sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
+                yield partial(self._connection.execute, listen)
+                return True  # what was stored before was not heard
+            heard: bool = yield partial(self._hear, seconds)
             if not heard:  # such connections die without a word
                 yield partial(self._connection.execute, "SELECT 1")
+            return heard
         except psycopg.Error:
             yield from self.close()
             yield partial(self._sleep, seconds)
+            return False
 
     def _hear(self, seconds: float) -> Any:
         notifies = self._connection.notifies(timeout=seconds, stop_after=1)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from oncebox import reports
+from oncebox.database.contract import Listener
 from oncebox.database.steps import arun, run
 from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, DatabaseUnavailable
@@ -17,6 +18,9 @@ from oncebox.store.contract import Steps
 
 SOONEST = 0.01
 """Seconds until the first look after there was nothing to do; then twice as long each time."""
+
+ATTENTION = 0.3
+"""Seconds within which a stop is noticed."""
 
 LONGEST_OUTAGE = 30.0
 """Seconds between two tries while the database is away."""
@@ -98,9 +102,16 @@ class Drainer:
                 step = yield from drain.step()
                 pause = min(pause * 2, self._poll) if step.idle else SOONEST
                 if step.idle and listener is not None:
-                    yield from listener.wait(pause)
+                    yield from self._listen(listener, pause)
                 elif step.idle:
                     yield partial(wait, pause)
         finally:
             if listener is not None:
                 yield from listener.close()
+
+    def _listen(self, listener: Listener, seconds: float) -> Steps[None]:
+        """Wait for a hint; but not so long at a time that a stop would be noticed late."""
+        while seconds > 0 and not self._stopping.is_set():
+            if (yield from listener.wait(min(seconds, ATTENTION))):
+                return
+            seconds -= ATTENTION

@@ -334,6 +334,12 @@ class Store(Protocol):
         """Mark messages to run alone."""
         ...
 
+    def vanished(
+        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+    ) -> Steps[list[Stored]]:
+        """Those of these messages that nobody finished, and that are there no more."""
+        ...
+
     def count_deaths(self, connection: Connection, consumer: str) -> Steps[int]:
         """How many messages run alone, or have killed their process lately."""
         ...

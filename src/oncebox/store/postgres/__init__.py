@@ -31,6 +31,12 @@ LANES_AT_ONCE = 8
 """How many lanes a batch may come from: where little is stored, one lane would not fill it."""
 
 
+TOO_STRICT = (
+    "messages can be kept in order only at READ COMMITTED, and this connection begins its "
+    "transactions at a stricter level: give the inbox a pool or an engine of its own"
+)
+
+
 class PostgresStore(Migrated):
     """PostgreSQL 14 and newer."""
 
@@ -208,11 +214,7 @@ class PostgresStore(Migrated):
             return Taken()
         state, token = found[0][:2]
         if state == "i":
-            raise ConfigurationError(
-                "messages can be kept in order only at READ COMMITTED, and this connection begins "
-                "its transactions at a stricter level: give the inbox a pool or an engine of its "
-                "own"
-            )
+            raise ConfigurationError(TOO_STRICT)
         if state == "w":
             return Taken(again=True)
         if found[-1][0] == "c":
@@ -224,6 +226,7 @@ class PostgresStore(Migrated):
     ) -> Steps[None]:
         lanes = sorted({row.lane for row in rows})
         params = {"consumer": consumer, "lanes": lanes, "xid": token}
+        yield from connection.execute(self._sql["be_brief"], {})
         yield from connection.fetch(self._sql["forgive"], params)
 
     def remove(self, connection: Connection, rows: Sequence[Stored]) -> Steps[None]:
@@ -282,6 +285,20 @@ class PostgresStore(Migrated):
     def suspect(self, connection: Connection, rows: Sequence[Stored]) -> Steps[None]:
         yield from connection.execute(self._sql["suspect"], {"seqs": [row.seq for row in rows]})
 
+    def vanished(
+        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+    ) -> Steps[list[Stored]]:
+        params = {
+            "consumer": consumer,
+            "seqs": [row.seq for row in rows],
+            "origins": [row.message.origin for row in rows],
+            "ids": [row.message.id for row in rows],
+            "replays": [row.replay for row in rows],
+            "numbers": [row.attempts for row in rows],
+        }
+        gone = {row[0] for row in (yield from connection.fetch(self._sql["vanished"], params))}
+        return [row for row in rows if row.seq in gone]
+
     def count_deaths(self, connection: Connection, consumer: str) -> Steps[int]:
         found = yield from connection.fetch(self._sql["count_deaths"], {"consumer": consumer})
         return int(found[0][0])
@@ -319,7 +336,10 @@ class PostgresStore(Migrated):
     def lock_dead(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
     ) -> Steps[list[DeadLetter]]:
-        keys = sorted({letter.key for letter in letters if letter.key is not None})
+        level = yield from connection.fetch(self._sql["isolation"], {})
+        if level[0][0] != "read committed":  # what the locks are waited for could not be seen
+            raise ConfigurationError(TOO_STRICT)
+        keys = rows.keys_of(letters)
         yield from self._lock_keys(connection, consumer, keys)
         locked = {"consumer": consumer, "keys": keys}
         busy = {row[0] for row in (yield from connection.fetch(self._sql["busy_keys"], locked))}

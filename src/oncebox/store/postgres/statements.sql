@@ -148,7 +148,23 @@ FROM {take}(:consumer::text, :limit::integer, :lanes::integer, :timeout::text);
 SELECT lane FROM {lane}
 WHERE consumer = :consumer AND lane = ANY (:lanes::smallint[])
   AND xmax::text = mod(:xid::numeric, 4294967296)::text
-FOR UPDATE SKIP LOCKED;
+FOR UPDATE;
+
+-- name: be_brief
+-- The server may not have noticed yet that our old connection is gone: wait, but not for long.
+SELECT set_config('lock_timeout', '2s', true);
+
+-- name: vanished
+-- Which of these messages are neither pending nor dead, and were not finished by somebody else: every
+-- run of a stored message leaves a row.
+SELECT m.seq
+FROM unnest(:seqs::bigint[], :origins::text[], :ids::text[], :replays::bigint[], :numbers::integer[])
+  AS m (seq, origin, id, replay, number)
+WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.origin = m.origin
+                  AND d.message_id = m.id AND d.seq = m.seq)
+  AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
+                  AND a.message_id = m.id AND a.replay = m.replay AND a.number > m.number);
 
 -- name: remove
 -- Take these messages out, all of them or none.
@@ -238,6 +254,10 @@ WHERE consumer = :consumer AND id > :after AND id <= :up_to
   AND (:message_id::text IS NULL OR message_id = :message_id)
   AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
 ORDER BY id LIMIT :limit;
+
+-- name: isolation
+-- At which level this transaction runs.
+SELECT current_setting('transaction_isolation');
 
 -- name: busy_keys
 -- The keys one of whose messages runs alone at this moment; the others' retrying heads are locked.

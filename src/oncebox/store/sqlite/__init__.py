@@ -314,6 +314,23 @@ class SqliteStore(Migrated):
         seqs = {"seqs": _json([row.seq for row in rows])}
         yield from connection.execute(self._sql["suspect"], seqs)
 
+    def vanished(
+        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+    ) -> Steps[list[Stored]]:
+        gone = []
+        for row in rows:
+            params = {
+                "consumer": consumer,
+                "seq": row.seq,
+                "origin": row.message.origin,
+                "id": row.message.id,
+                "replay": row.replay,
+                "number": row.attempts,
+            }
+            if (yield from connection.fetch(self._sql["vanished"], params)):
+                gone.append(row)
+        return gone
+
     def count_deaths(self, connection: Connection, consumer: str) -> Steps[int]:
         params = {"consumer": consumer, "lately": _now() - _LATELY}
         found = yield from connection.fetch(self._sql["count_deaths"], params)

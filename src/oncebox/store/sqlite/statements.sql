@@ -189,6 +189,15 @@ WHERE seq = :seq AND deaths > 0;
 UPDATE {pending} SET alone = 1
 WHERE seq IN (SELECT value FROM json_each(:seqs)) AND available_at IS NULL;
 
+-- name: vanished
+-- Whether a message is neither pending nor dead, and was not finished by somebody else: every run of
+-- a stored message leaves a row.
+SELECT 1
+WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.seq = :seq)
+  AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = :origin
+                  AND a.message_id = :id AND a.replay = :replay AND a.number > :number);
+
 -- name: count_deaths
 -- How many messages run alone or have killed their process lately.
 SELECT (SELECT count(*) FROM {pending} WHERE consumer = :consumer AND deaths > 0)

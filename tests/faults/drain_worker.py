@@ -1,0 +1,349 @@
+"""The workers of the torture model, each in a process of its own.
+
+    python drain_worker.py URL FOLDER [GUARD]
+
+A nursery: it has everything imported, starts workers by fork, and ends them when its own input
+ends. A line on its input is `start ROLE NUMBER` or `reap PID`; its answers are process numbers and
+exit codes. The roles are consumer, receiver, drainer and operator. FOLDER/source says what there is
+to consume. GUARD names a guard that is taken out, to see whether anybody notices.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from datetime import timedelta
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oncebox import Delivery, Drainer, Inbox, Reject, Retry, RetryAfter
+from oncebox.errors import DatabaseUnavailable, NotFound
+from oncebox.store.postgres import PostgresStore
+from oncebox.store.sqlite import SqliteStore
+from oncebox.testing import event
+
+NAME = "torture"
+TIMEOUT = timedelta(seconds=1)
+STATEMENTS = (
+    "claim",
+    "receive",
+    "take",
+    "remove",
+    "record",
+    "put_off",
+    "take_alone",
+    "absolve",
+    "lock_dead",
+    "revive",
+    "bury",
+)
+QUICK = Retry(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=100), max_attempts=8)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message of the source."""
+
+    key: int
+    number: int
+    fate: str
+    """good; flaky: fails every other time; bad: fails every time."""
+    free: bool = False
+    """It has no key as far as the inbox can see, and its number is 0."""
+
+    @property
+    def id(self) -> str:
+        # Ids do not sort as they arrive, or the order of ids would hide mistakes.
+        digest = blake2b(f"{self.key} {self.number}".encode(), digest_size=4).hexdigest()
+        return f"{digest}/{self.key}/{self.number}"
+
+    @staticmethod
+    def place(id: str) -> tuple[int, int]:
+        """The key and the number of an id."""
+        _, key, number = id.split("/")
+        return int(key), int(number)
+
+    def delivery(self, *, redelivered: bool = False) -> Delivery:
+        key = None if self.free else f"key {self.key}"
+        found = event("step", msgspec.structs.asdict(self), id=self.id, key=key)
+        return msgspec.structs.replace(found, redelivered=redelivered)
+
+
+class Source:
+    """Partitions as a broker hands them out: from the settled position or from before it, with
+    other cuts each time, to whoever asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        partitions = json.loads((folder / "source").read_text())
+        self._partitions = [[Entry(*entry) for entry in part] for part in partitions]
+
+    @staticmethod
+    def write(folder: Path, partitions: list[list[Entry]]) -> None:
+        rows = [[list(msgspec.structs.astuple(entry)) for entry in part] for part in partitions]
+        (folder / "source").write_text(json.dumps(rows))
+
+    def fetch(self, chance: random.Random) -> tuple[int, int, list[Delivery]] | None:
+        """A partition, the position behind the batch, and the batch; None if all is settled."""
+        if not (unsettled := self._unsettled()):
+            return None
+        number = chance.choice(unsettled)
+        part = self._partitions[number]
+        start = max(0, self._settled(number) - chance.choice((0, 0, 1, 3, 6)))
+        stop = min(len(part), start + chance.randint(4, 16))
+        batch = part[start:stop]
+        if start and chance.random() < 0.2:
+            batch = [*batch, part[chance.randrange(start)]]
+        redelivered = chance.random() < 0.03
+        return number, stop, [entry.delivery(redelivered=redelivered) for entry in batch]
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._unsettled()
+
+    def _unsettled(self) -> list[int]:
+        return [n for n, part in enumerate(self._partitions) if self._settled(n) < len(part)]
+
+    def _settled(self, number: int) -> int:
+        with suppress(FileNotFoundError):
+            return max(map(int, self._position(number).read_text().split()), default=0)
+        return 0
+
+    def settle(self, number: int, position: int) -> None:
+        append(self._position(number), str(position))
+
+    def _position(self, number: int) -> Path:
+        return self._folder / f"position-{number}"
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line, whole or not at all, whoever else does so."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
+
+
+# -- the handler ----------------------------------------------------------------------------------
+
+
+class Steps:
+    """The handler: it takes a step of its key, and looks whether that was the next one."""
+
+    def __init__(self, folder: Path, chance: random.Random, *, is_postgres: bool) -> None:
+        self._folder = folder
+        self._chance = chance
+        self._is_postgres = is_postgres
+        self._busy = os.open(folder / "busy", os.O_RDWR | os.O_CREAT)
+
+    def step(self, payload: Entry, tx: Any) -> None:
+        (self._on_postgres if self._is_postgres else self._on_sqlite)(payload, tx)
+        append(self._folder / "progress", "")
+        if payload.fate == "bad":
+            raise Reject() if self._chance.random() < 0.5 else ValueError("a bad message")
+        if payload.fate == "flaky" and self._chance.random() < 0.5:
+            soon = timedelta(milliseconds=self._chance.randint(0, 50))
+            raise RetryAfter(soon) if self._chance.random() < 0.3 else ValueError("not today")
+
+    def _on_postgres(self, entry: Entry, tx: Any) -> None:
+        """The row of the key is locked until the transaction ends: nobody else may want it."""
+        lock = "SELECT number FROM last WHERE key = :key FOR UPDATE SKIP LOCKED"
+        found = tx.execute(lock, key=entry.key).rows()
+        if not found:
+            self._complain(f"two handlers of key {entry.key} at once, one at {entry.number}")
+            found = tx.execute("SELECT number FROM last WHERE key = :key", key=entry.key).rows()
+        self._take(entry, found[0][0], tx)
+
+    def _on_sqlite(self, entry: Entry, tx: Any) -> None:
+        """A byte of a file is locked while the handler runs; the system unlocks it for the dead."""
+        try:
+            fcntl.lockf(self._busy, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, entry.key)
+        except OSError:
+            self._complain(f"two handlers of key {entry.key} at once, one at {entry.number}")
+        try:
+            found = tx.execute("SELECT number FROM last WHERE key = :key", key=entry.key).rows()
+            self._take(entry, found[0][0], tx)
+        finally:
+            fcntl.lockf(self._busy, fcntl.LOCK_UN, 1, entry.key)
+
+    def _take(self, entry: Entry, last: int, tx: Any) -> None:
+        """Between the last step and this one there is nothing that was not discarded."""
+        between = [Entry(entry.key, n, "") for n in range(last + 1, entry.number)]
+        if entry.number <= last or not all(_is_discarded(e, tx) for e in between):
+            self._complain(f"key {entry.key}: {entry.number} after {last}")
+        values = {"key": entry.key, "number": entry.number}
+        tx.execute("UPDATE last SET number = :number WHERE key = :key", **values)
+        doze(self._chance, 0.2)
+        tx.execute("INSERT INTO ledger (key, number) VALUES (:key, :number)", **values)
+
+    def _complain(self, complaint: str) -> None:
+        append(self._folder / "violations", complaint)
+
+
+def _is_discarded(entry: Entry, tx: Any) -> bool:
+    found = tx.execute(
+        "SELECT count(*) FROM oncebox_action WHERE act = 'discard' AND message_id = :id",
+        id=entry.id,
+    )
+    return bool(found.one()[0])
+
+
+def doze(chance: random.Random, probability: float) -> None:
+    """Chance, not a condition: nobody waits for the end of this."""
+    if chance.random() < probability:
+        threading.Event().wait(chance.uniform(0.0, 0.01))
+
+
+def drowsy(chance: random.Random, steps: Callable[..., Any]) -> Callable[..., Any]:
+    """Statements before and after which a worker may fall asleep."""
+
+    def slow(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        doze(chance, 0.1)
+        answer = yield from steps(*args, **kwargs)
+        doze(chance, 0.1)
+        return answer
+
+    return slow
+
+
+# -- the roles ------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Somebody who works on the inbox until it is told to stop, or killed."""
+
+    def __init__(self, url: str, folder: Path, source: Source, seed: str) -> None:
+        self.chance = random.Random(seed)
+        self.source = source
+        self.inbox = make_inbox(url)
+        steps = Steps(folder, self.chance, is_postgres=url.startswith("postgresql"))
+        self.inbox.on("step")(steps.step)
+        self.stopping = threading.Event()
+        store = self.inbox._store
+        for name in STATEMENTS:
+            setattr(store, name, drowsy(self.chance, getattr(store, name)))
+        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def consumer(self) -> None:
+        """Process what is delivered."""
+        self._consume(self.inbox.process)
+
+    def receiver(self) -> None:
+        """Store what is delivered."""
+        self._consume(self.inbox.receive)
+
+    def _consume(self, take: Callable[[list[Delivery]], Any]) -> None:
+        """Until everything is settled, by whomever; what raises is delivered again."""
+        while not self.stopping.is_set() and (batch := self.source.fetch(self.chance)):
+            number, position, deliveries = batch
+            with suppress(DatabaseUnavailable):
+                take(deliveries)
+                self.source.settle(number, position)
+
+    def drainer(self) -> None:
+        """Run what was stored."""
+        drainer = Drainer(self.inbox, batch=self.chance.choice((3, 10, 30)), poll=0.05)
+        self.stop = drainer.stop  # type: ignore[method-assign]
+        if not self.stopping.is_set():
+            drainer.run()
+
+    def operator(self) -> None:
+        """Put dead letters back or away, some or one or those of a key."""
+        while not self.stopping.wait(self.chance.uniform(0.01, 0.05)):
+            with suppress(DatabaseUnavailable, NotFound):
+                letters = self.inbox.dead.find(limit=20)
+                chosen = [letter for letter in letters if self.chance.random() < 0.4]
+                act = self.inbox.dead.retry
+                if self.chance.random() < 0.4:
+                    act = self.inbox.dead.discard
+                if chosen and chosen[0].key and self.chance.random() < 0.3:
+                    act(key=chosen[0].key, why="by key")
+                elif chosen:
+                    act(*[letter.id for letter in chosen], why="by number")
+
+
+def make_inbox(url: str) -> Inbox:
+    return Inbox(NAME, url, retry=QUICK, transaction_timeout=TIMEOUT)
+
+
+# -- the guards -----------------------------------------------------------------------------------
+
+
+def take_out(guard: str) -> None:
+    """Work without this guard."""
+    if guard == "key locks":
+        numbers = count(random.getrandbits(60))
+        # Everybody locks something, but never what somebody else locks.
+        PostgresStore._locks = lambda *_: [next(numbers)]  # type: ignore[method-assign]
+    elif guard == "parking":
+        for store in (PostgresStore, SqliteStore):
+            setattr(store, "_park", lambda *_: iter(()))  # noqa: B010
+    else:
+        raise ValueError(guard)
+
+
+# -- the nursery ----------------------------------------------------------------------------------
+
+
+def main(url: str, folder: str, guard: str = "") -> None:
+    source = Source(Path(folder))
+    children: set[int] = set()
+    # Who is told to stop before it knows how to, stops as soon as it does.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        for line in sys.stdin:
+            verb, *arguments = line.split()
+            if verb == "start":
+                answer = start(url, Path(folder), source, guard, *arguments)
+                children.add(answer)
+            else:
+                answer = reap(int(arguments[0]))
+                children.discard(int(arguments[0]))
+            print(answer, flush=True)
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            reap(pid)
+
+
+def start(url: str, folder: Path, source: Source, guard: str, role: str, number: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if guard:
+            take_out(guard)
+        worker = Worker(url, folder, source, number)
+        with worker.inbox:
+            getattr(worker, role)()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def reap(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
