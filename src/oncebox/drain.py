@@ -116,6 +116,8 @@ class Drain:
         """What is in hands, and the token of its transaction."""
         self._token: Any = None
         self._debts: list[_Debt] = []
+        self._is_alone = False
+        self._risked: _Risk | None = None
         self._runs_alone_at: float | None = None
         self._seen_at = time.monotonic()
         self._teller = Teller(database, unit.store, unit.consumer, hooks)
@@ -160,7 +162,8 @@ class Drain:
 
     def step(self) -> Steps[Step]:
         """One unit of work on what is ready."""
-        yield from self._pay()
+        if self._debts:
+            return Step((yield from self._pay()))
         if time.monotonic() - self._seen_at > (self.worker.patience - self.worker.timeout) / 2:
             yield from committed(self.database, self._show)
         answer = yield from self._run()
@@ -176,12 +179,23 @@ class Drain:
             look = partial(self._store.is_work, consumer=self._consumer)
             if not (yield from seen(self.database, look)):
                 return Step(idle=True)
-        answer = yield from self._persistently()
-        if not isinstance(answer, _Risk):
-            return answer
+        self._risked = None
         try:
+            answer = yield from self._persistently()
+            if not isinstance(answer, _Risk):
+                return answer
+            self._risked = None
             return (yield from self._run_alone(answer))
+        except BaseException:
+            if self._risked is not None:  # its death is recorded, and it did not even run
+                self._debts.append(_Debt(self._risked, counted=False, delay=0, error=None))
+            raise
         finally:
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        if self._is_alone:
+            self._is_alone = False
             _alone_here.release()
 
     def _persistently(self) -> Steps[Step | _Risk]:
@@ -299,24 +313,26 @@ class Drain:
             plan.kill(item, *fate)
             return Step((yield from self._conclude(work, plan, [])))
         rest = yield from self._brake(work)
-        if rest or not _alone_here.acquire(blocking=False):
+        if rest or not self._be_alone():
             yield from self._store.put_off(work, self._consumer, row, delay=rest or BRIEF)
             yield from work.commit(*UNGUARDED)
             return Step()
-        try:
-            token = yield from self._store.put_off(
-                work,
-                self._consumer,
-                row,
-                delay=self._unit.timeout + self._backoff(retry, row.deaths),
-                died=True,
-                error=str(ProcessDied()),
-            )
-            yield from work.commit(*UNGUARDED)
-        except BaseException:
-            _alone_here.release()
-            raise
-        return _Risk(row, retry, token)
+        token = yield from self._store.put_off(
+            work,
+            self._consumer,
+            row,
+            delay=self._unit.timeout + self._backoff(retry, row.deaths),
+            died=True,
+            error=str(ProcessDied()),
+        )
+        yield from work.commit(*UNGUARDED)
+        self._risked = _Risk(row, retry, token)
+        return self._risked
+
+    def _be_alone(self) -> bool:
+        """Whether no other message that may kill runs in this process, nor will until we leave."""
+        self._is_alone = self._is_alone or _alone_here.acquire(blocking=False)
+        return self._is_alone
 
     def _brake(self, work: Work) -> Steps[float]:
         """Seconds to put a message off where one after the other kills its process."""
@@ -391,25 +407,36 @@ class Drain:
     def _owe(self, risk: _Risk, error: BaseException | None) -> Steps[Step]:
         """Its process did not die: the record of that is to be taken back, now or later.
 
-        A run that had begun counts as an attempt, or one that ends its connection would go on
-        for ever.
+        A run that had begun is a failed attempt, or one that ends its connection would go on for
+        ever.
         """
-        delay = self._backoff(risk.retry, risk.row.attempts)
-        self._debts.append(_Debt(risk, bool(self._rows), delay, error))
+        began = bool(self._rows)
         reports.logger.warning(
             "%s: message %r did not run to its end (%s)",
             self._consumer,
             risk.row.message.id,
             "another worker took it over" if error is None else reports.name(error),
         )
-        yield from self._pay()
-        return Step()
+        delay = self._backoff(risk.retry, risk.row.attempts)
+        self._debts.append(_Debt(risk, began, delay, error))
+        return Step((yield from self._pay()))
 
-    def _pay(self) -> Steps[None]:
+    def _pay(self) -> Steps[list[Outcome]]:
         """Take back deaths that did not happen; what the database does not let through is kept."""
+        outcomes: list[Outcome] = []
         while self._debts:
-            yield from committed(self.database, partial(self._absolve, self._debts[0]))
+            debt = self._debts[0]
+            failed: list[Outcome] | None = None
+            if debt.counted:
+                with suppress(Again):
+                    failed = yield from transact(
+                        self.database, partial(self._alone, risk=debt.risk, failed=debt.error)
+                    )
+            if failed is None:  # it is somebody else's by now, or nothing came of it
+                yield from committed(self.database, partial(self._absolve, debt))
             self._debts.pop(0)
+            outcomes += failed or []
+        return outcomes
 
     def _absolve(self, debt: _Debt, work: Work) -> Steps[None]:
         yield from self._store.absolve(

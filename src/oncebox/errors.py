@@ -118,8 +118,8 @@ class GuardFailed(OnceboxError):
 
 
 class ProcessDied(OnceboxError):
-    """the process died while it handled this message: it crashed, was killed, or ran out of
-    memory"""
+    """the process died while it handled this message (it crashed, was killed, or ran out of
+    memory), or hung for so long that others went on without it"""
 
 
 class TooSlow(OnceboxError):

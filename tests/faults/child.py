@@ -56,14 +56,14 @@ class Point:
 def install(point: Point) -> None:
     """Let every named step of the unit of work pass by the point."""
     for work in (PsycopgWork, SqliteWork):
-        _wrap(work, "begin", after=lambda: point.reached("after begin"))
-        _wrap(work, "commit", after=lambda: point.reached("after commit"))
+        wrap(work, "begin", after=lambda: point.reached("after begin"))
+        wrap(work, "commit", after=lambda: point.reached("after commit"))
         # A commit's first call executes the guard; what follows is COMMIT.
-        _wrap(work, "commit", second_call=lambda: point.reached("before commit"))
+        wrap(work, "commit", second_call=lambda: point.reached("before commit"))
     for store in (PostgresStore, SqliteStore):
-        _wrap(store, "claim", after=lambda: point.reached("after claim"))
-        _wrap(store, "record", after=lambda: point.reached("after record"))
-    _wrap(
+        wrap(store, "claim", after=lambda: point.reached("after claim"))
+        wrap(store, "record", after=lambda: point.reached("after record"))
+    wrap(
         unit,
         "run_all",
         before=lambda: point.reached("before handlers"),
@@ -75,7 +75,7 @@ def _nothing() -> None:
     pass
 
 
-def _wrap(
+def wrap(
     owner: Any,
     name: str,
     *,

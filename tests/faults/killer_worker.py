@@ -1,0 +1,310 @@
+"""Workers in processes of their own, which their messages, a named point or a test may kill.
+
+    python -m faults.killer_worker
+
+is a nursery: it has everything imported, reads one request per line, forks a worker for each job,
+and says when asked how a worker ended. Its workers do not outlive it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy.dialects.sqlite.pysqlite  # noqa: F401 - here, once, not in every worker
+
+from faults.child import Point, wrap
+from oncebox import Delivery, Drainer, Inbox, Retry, drain
+from oncebox.database.psycopg import PsycopgWork
+from oncebox.database.sqlite import SqliteWork
+from oncebox.store.postgres import PostgresStore
+from oncebox.store.sqlite import SqliteStore
+from oncebox.testing import event
+
+UNIT_POINTS = (
+    "after take",
+    "after remove",
+    "mid handler",
+    "after record",
+    "before commit 1",
+    "after commit 1",
+)
+ALONE_POINTS = (
+    "after take",
+    "before commit 1",
+    "after commit 1",  # its death is recorded
+    "after take alone",
+    "mid handler",
+    "after record",
+    "before commit 2",
+    "after commit 2",
+)
+
+
+class Job(msgspec.Struct):
+    """What a worker is to do, and how much of it."""
+
+    role: str
+    url: str
+    folder: str
+    batch: int = 10
+    max_attempts: int = 2
+    hang: float = 0
+    """Seconds that a handler sleeps which hangs."""
+    pace: float = 0
+    """Seconds that every handler takes."""
+    point: str | None = None
+    signal: int = signal.SIGKILL
+    deliveries: list[dict[str, Any]] = []
+
+
+def delivery(
+    id: str, key: str | None = None, *, type: str = "order", moods: Any = (), redelivered: Any = ()
+) -> dict[str, Any]:
+    """A message as JSON. Moods: what its runs do, one after the other; the last one goes on."""
+    return {
+        "type": type,
+        "data": {"id": id, "key": key, "moods": list(moods)},
+        "id": id,
+        "key": key,
+        "redelivered": bool(redelivered),
+    }
+
+
+def deliveries(described: list[dict[str, Any]]) -> list[Delivery]:
+    """Messages as a broker hands them over."""
+    return [_delivery(**one) for one in described]
+
+
+def _delivery(*, redelivered: bool, **described: Any) -> Delivery:
+    return msgspec.structs.replace(event(**described), redelivered=redelivered)
+
+
+# -- handlers -------------------------------------------------------------------------------------
+
+
+class Poison(msgspec.Struct):
+    """A payload whose decoding is the end of its process."""
+
+    id: str
+    key: str | None
+
+    def __post_init__(self) -> None:
+        os.abort()
+
+
+def make_inbox(job: Job, point: Point) -> Inbox:
+    """The inbox of tests and workers. An effect is a row, written in two halves."""
+    inbox = Inbox(
+        "billing",
+        job.url,
+        retry=Retry(job.max_attempts, first=timedelta(0), cap=timedelta(0)),
+        transaction_timeout=timedelta(seconds=1),
+    )
+
+    @inbox.on("order")
+    def order(payload: dict[str, Any], tx: Any) -> None:
+        id, key = payload["id"], payload["key"]
+        tx.execute(
+            "INSERT INTO ledger (id, key, pid, body) VALUES (:id, :key, :pid, 'half')",
+            id=id,
+            key=key,
+            pid=os.getpid(),
+        )
+        tx.execute("SELECT count(*) FROM ledger").rows()  # the row is on the server by now
+        point.reached("mid handler")
+        time.sleep(job.pace)
+        _MOODS[_mood(job, payload)](job)
+        tx.execute("UPDATE ledger SET body = 'whole' WHERE id = :id", id=id)
+
+    @inbox.on("poison")
+    def poison(payload: Poison) -> None:
+        raise AssertionError("it cannot be decoded")
+
+    return inbox
+
+
+def _mood(job: Job, payload: dict[str, Any]) -> str:
+    """What this run of a message does; the runs before it have left their marks."""
+    folder, moods = Path(job.folder), payload["moods"]
+    if not moods or (folder / "mended").exists():
+        return "well"
+    marks = folder / f"runs-{payload['id']}"
+    with marks.open("a") as file:
+        file.write("x")
+    return str(moods[min(marks.stat().st_size, len(moods)) - 1])
+
+
+def _well(job: Job) -> None:
+    pass
+
+
+def _raise(job: Job) -> None:
+    raise ValueError("a bad mood")
+
+
+def _abort(job: Job) -> None:
+    os.abort()
+
+
+def _out_of_memory(job: Job) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
+
+
+def _hang(job: Job) -> None:
+    time.sleep(job.hang)
+
+
+_MOODS: dict[str, Callable[[Job], None]] = {
+    "well": _well,
+    "raise": _raise,
+    "abort": _abort,
+    "out of memory": _out_of_memory,
+    "hang": _hang,
+}
+
+
+# -- points ---------------------------------------------------------------------------------------
+
+
+class Commits:
+    """Counts the commits since messages were taken for the first time."""
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.has_begun = False
+        self.count = 0
+
+    def begin(self) -> None:
+        """Messages were taken: arm the point, the first time that this happens."""
+        if not self.has_begun:
+            self.has_begun = self.point.armed = True
+
+    def before(self) -> None:
+        if self.point.armed:
+            self.count += 1
+            self.point.reached(f"before commit {self.count}")
+
+    def after(self) -> None:
+        self.point.reached(f"after commit {self.count}")
+
+
+def install(point: Point) -> None:
+    """Let every named step of a drain pass by the point."""
+    commits = Commits(point)
+    for work in (PsycopgWork, SqliteWork):
+        wrap(work, "commit", second_call=commits.before, after=commits.after)
+    for store in (PostgresStore, SqliteStore):
+        wrap(store, "remove", after=lambda: point.reached("after remove"))
+        wrap(store, "record", after=lambda: point.reached("after record"))
+        wrap(store, "take_alone", after=lambda: point.reached("after take alone"))
+    cut = drain.cut
+
+    def armed_cut(rows: Any) -> Any:
+        if rows:
+            commits.begin()
+            point.reached("after take")
+        return cut(rows)
+
+    drain.cut = armed_cut
+
+
+# -- roles ----------------------------------------------------------------------------------------
+
+
+def work(job: Job) -> None:
+    point = Point(job.point, signal.Signals(job.signal))
+    if job.point is not None:
+        install(point)
+    with make_inbox(job, point) as inbox:
+        _ROLES[job.role](inbox, job)
+
+
+def _drain(inbox: Inbox, job: Job) -> None:
+    """Drain until we are told to stop, or killed."""
+    drainer = Drainer(inbox, batch=job.batch, poll=0.05)
+    signal.signal(signal.SIGTERM, lambda *_: drainer.stop())
+    drainer.run()
+
+
+def _drain_once(inbox: Inbox, job: Job) -> None:
+    inbox.drain(batch=job.batch)
+
+
+def _consume(inbox: Inbox, job: Job) -> None:
+    """Process what the broker has, and note what it knows of that: what it handed out, and what
+    was settled."""
+    with (Path(job.folder) / "journal").open("a") as journal:
+        for start in range(0, len(job.deliveries), job.batch):
+            batch = job.deliveries[start : start + job.batch]
+            _note(journal, "handed out", batch)
+            inbox.process(deliveries(batch))
+            _note(journal, "settled", batch)
+
+
+def _note(journal: Any, word: str, batch: list[dict[str, Any]]) -> None:
+    journal.write("".join(f"{word}:{one['id']}\n" for one in batch))
+    journal.flush()
+
+
+_ROLES: dict[str, Callable[[Inbox, Job], None]] = {
+    "drain": _drain,
+    "drain once": _drain_once,
+    "consume": _consume,
+}
+
+
+# -- the nursery ----------------------------------------------------------------------------------
+
+
+def serve() -> Job | None:
+    """Answer requests until there are no more; a worker returns from here with its job."""
+    living: set[int] = set()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "pid" in request:
+            answer = _look(request["pid"])
+            if answer is not None:
+                living.discard(request["pid"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _leave_home(request["log"])
+                return msgspec.convert(request["job"], Job)
+            living.add(answer)
+        print(json.dumps(answer), flush=True)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+    return None
+
+
+def _look(pid: int) -> int | None:
+    """How a worker ended, None if it lives. Until we look, nobody else gets its number."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _leave_home(log: str) -> None:
+    """Neither hear nor answer the requests any more, and log to a file."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    logging.basicConfig(format="%(levelname)s %(message)s")
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    todo = serve()
+    if todo is not None:
+        work(todo)
