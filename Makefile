@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test torture check format coverage matrix bench constraints clean
+.PHONY: help setup demo test torture check format coverage matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+demo: $(STAMP)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--seconds 10"
+	$(BIN)/oncebox demo $(ARGS)
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
 	$(BIN)/python -m pytest $(or $(ARGS),-n 2)

@@ -1,6 +1,8 @@
-"""The benchmark: what a batch in one transaction gains over a transaction per message.
+"""The benchmark: what a batch in one transaction gains over a transaction per message, and what the
+drain gains over a table with a status.
 
-`python -m bench --help`, or `make bench`. Not part of the checks: the figures are the machine's.
+`python -m bench --help`, or `make bench ARGS="drain"`. Not part of the checks: the figures are the
+machine's.
 """
 
 import sys

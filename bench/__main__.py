@@ -1,27 +1,46 @@
-"""The command line of the benchmark: the table to stdout, progress to stderr."""
+"""The command line of the benchmark: the tables to stdout, progress to stderr.
+
+`inline` measures process() with each library, `drain` what receive() and drain() do; without a
+word, both are measured.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from functools import partial
+from typing import Any
 
-from bench import memory, report
+from bench import drain, memory, report
+from bench.drain.options import Options
 from bench.measure import interleave
 from bench.place import Place
 from bench.scenarios import ALL, Scenario
+
+INLINE = [scenario.name for scenario in ALL]
+DRAIN = [part.name for part in drain.ALL]
 
 
 def main() -> None:
     """Measure what was asked for."""
     options = _parser().parse_args()
-    chosen = [scenario for scenario in ALL if scenario.name in options.only]
+    only = options.only or {"inline": INLINE, "drain": DRAIN}.get(options.what, INLINE + DRAIN)
     with Place(options.batch) as place:
-        _introduce(place, chosen, options)
-        for scenario in chosen:
-            _compare(scenario, place, options)
-        if options.memory and chosen:
-            _observe(chosen[0], place, options)
+        if scenarios := [scenario for scenario in ALL if scenario.name in only]:
+            _inline(scenarios, place, options)
+        if parts := [part for part in drain.ALL if part.name in only]:
+            _drain(parts, place, options)
+
+
+# -- inline ---------------------------------------------------------------------------------------
+
+
+def _inline(chosen: list[Scenario], place: Place, options: argparse.Namespace) -> None:
+    _introduce(place, chosen, options)
+    for scenario in chosen:
+        _compare(scenario, place, options)
+    if options.memory:
+        _observe(chosen[0], place, options)
 
 
 def _introduce(place: Place, chosen: list[Scenario], options: argparse.Namespace) -> None:
@@ -60,18 +79,47 @@ def _observe(scenario: Scenario, place: Place, options: argparse.Namespace) -> N
             print(line)
 
 
+# -- drain ----------------------------------------------------------------------------------------
+
+
+def _drain(parts: list[drain.Part], place: Place, options: argparse.Namespace) -> None:
+    names = [name for name in Options.__struct_fields__ if name != "progress"]
+    given = {name: getattr(options, name) for name in names}
+    chosen = Options(
+        progress=partial(_progress, "drain"),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    for line in report.drain_header(
+        postgres=place.server.version, fsync=place.fsync(), options=chosen
+    ):
+        print(line)
+    for part in parts:
+        print(flush=True)
+        for line in part.measure(place, chosen):
+            print(line, flush=True)
+
+
 def _progress(name: str, text: str) -> None:
     print(f"{name}: {text}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    names = [scenario.name for scenario in ALL]
-    add = parser.add_argument
-    add("--only", type=_names, default=names, help=f"some of {','.join(names)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add: Any = parser.add_argument
+    add("what", nargs="?", choices=["inline", "drain"], help="default: both")
+    add(
+        "--only",
+        type=_names,
+        help=f"some of {','.join(INLINE)} (inline), {','.join(DRAIN)} (drain)",
+    )
     add("--messages", type=int, metavar="N", help="per round; default: a second or a few of work")
     add("--batch", type=int, default=100, help="messages per transaction (default %(default)s)")
     add("--rounds", type=int, default=5, help="(default %(default)s)")
+    add = parser.add_argument_group("inline").add_argument
     add(
         "--memory",
         type=int,
@@ -79,16 +127,48 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="messages during which memory is watched; 0: not at all (default %(default)s)",
     )
+    usual = Options(progress=print)
+    add = parser.add_argument_group("drain").add_argument
+    add("--workers", type=int, metavar="N", help=f"processes (default {usual.workers})")
+    add(
+        "--limit",
+        type=float,
+        metavar="S",
+        help=f"seconds a round may take (default {usual.limit:g})",
+    )
+    add("--wall", type=int, metavar="N", help=f"parked messages (default {usual.wall})")
+    add(
+        "--backlogs",
+        type=_sizes,
+        metavar="N,N,...",
+        help=f"sizes to compare (default {','.join(map(str, usual.backlogs))})",
+    )
+    add(
+        "--history",
+        type=int,
+        metavar="N",
+        help=f"processed messages behind an empty poll (default {usual.history})",
+    )
+    add(
+        "--through",
+        type=int,
+        metavar="N",
+        help=f"messages that pass through while bloat is watched (default {usual.through})",
+    )
     return parser
 
 
 def _names(text: str) -> list[str]:
-    known = [scenario.name for scenario in ALL]
+    known = INLINE + DRAIN
     names = text.split(",")
     for name in names:
         if name not in known:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
     return names
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
 from bench import business
 from services import postgres
 
@@ -34,12 +36,26 @@ class Place:
             self._stack.callback(self._server.stop)
         return self._server
 
-    def postgres(self) -> str:
-        """The URL of a new database with the business tables."""
+    def database(self) -> str:
+        """The URL of a new, empty database."""
         url = self.server.create_database()
         self._stack.callback(self.server.drop_database, url)
+        return url
+
+    def postgres(self) -> str:
+        """The URL of a new database with the business tables."""
+        url = self.database()
         business.create_on_postgres(url)
         return url
+
+    def nap(self, seconds: str) -> bool:
+        """How often autovacuum looks; False where the server is not ours to change."""
+        if self.server.cluster is None:
+            return False
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET autovacuum_naptime = '{seconds}'")
+            connection.execute("SELECT pg_reload_conf()")
+        return True
 
     def sqlite(self) -> str:
         """The URL of a new file with the business tables."""

@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
+from bench.drain.load import KEYS
+from bench.drain.options import Options
 from bench.measure import Measured
 
 WIDTHS = (18, 14, 10, 11, 7, 13, 6)
@@ -30,6 +32,22 @@ def header(*, postgres: str | None, fsync: float, batch: int, rounds: int) -> li
         f"{rounds} interleaved rounds.",
         "naive: a transaction per message by hand in the same library; "
         "ratio: oncebox to naive. Every round is checked: each payment booked once.",
+    ]
+
+
+def drain_header(*, postgres: str, fsync: float, options: Options) -> list[str]:
+    """What the drain is compared with, and on what."""
+    return [
+        f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
+        f"psycopg {version('psycopg')}, PostgreSQL {postgres} (fsync on)",
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, an fdatasync takes "
+        f"{fsync * 1000:.2f} ms",
+        f"Drain: {options.workers} worker processes, batches of {options.batch}, one insert into a "
+        f"ledger per message; medians and spread of {options.rounds} interleaved rounds of at most "
+        f"{options.limit:g} s; uniform: {KEYS:,} keys.",
+        "one table: status column, NOT EXISTS (an earlier unfinished row of my key), FOR UPDATE "
+        "SKIP LOCKED, by hand in psycopg's pipeline, planned as nested loops.",
+        "Every round is checked: each message applied once, in the order of its key.",
     ]
 
 

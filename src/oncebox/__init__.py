@@ -21,7 +21,8 @@ from oncebox.message import Delivery, Message
 from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome, Reason
 from oncebox.retry import Retry
-from oncebox.services import Drainer
+from oncebox.services import Consumer, Drainer
+from oncebox.sources import source_of
 from oncebox.store.contract import DeadLetter
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "AsyncTransaction",
     "BusinessKey",
     "CloudEvents",
+    "Consumer",
     "Coordinates",
     "DeadLetter",
     "Delivery",
@@ -55,6 +57,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Transaction",
+    "source_of",
 ]
 
 if find_spec("django"):

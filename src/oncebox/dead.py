@@ -22,6 +22,9 @@ from oncebox.store.contract import Answer, Arrival, DeadLetter, Deed, Matching, 
 CHUNK = 200
 """Letters per transaction: each may lock a key, and a server has room for so many locks."""
 
+LONGEST_KEY = 10_000
+"""Letters of the same keys that come along."""
+
 
 class Filter(TypedDict, total=False):
     """Which dead letters are meant."""
@@ -50,7 +53,7 @@ class Home(Protocol):
     name: str
     identity: Identity
 
-    def _database_of(self, is_async: bool) -> Steps[Database]: ...
+    def _database_for(self, is_async: bool) -> Steps[Database]: ...
 
     @property
     def _store(self) -> Store: ...
@@ -140,7 +143,7 @@ class DeadLetters:
     def _find(
         self, ids: Sequence[int], limit: int, after: int, filter: Filter, *, is_async: bool
     ) -> Steps[list[DeadLetter]]:
-        database = yield from self._home._database_of(is_async)
+        database = yield from self._home._database_for(is_async)
         matching = _matching(ids, filter)
         return (
             yield from seen(
@@ -169,7 +172,7 @@ class DeadLetters:
         if not why.strip():
             raise ConfigurationError(f"{act}() is written down: say why")
         deed = Deed(act, by or _user(), why)
-        database = yield from self._home._database_of(is_async)
+        database = yield from self._home._database_for(is_async)
         newest = yield from seen(
             database, lambda work: self._home._store.newest_dead(work, self._home.name)
         )
@@ -183,7 +186,7 @@ class DeadLetters:
                 progress(done)
             if len(letters) < CHUNK:
                 break
-            after = letters[-1].id
+            after = letters[CHUNK - 1].id
         _check_found(ids, done + left)
         return Acted(done, left)
 
@@ -197,15 +200,26 @@ class DeadLetters:
         )
         if not letters:
             return letters, 0
+        # Whole keys: the later ones of a key must not be released before the earlier ones are back.
+        keys = sorted({letter.key for letter in letters if letter.key is not None})
+        rest = yield from store.find_dead(
+            work,
+            consumer,
+            msgspec.structs.replace(matching, keys=keys),
+            limit=LONGEST_KEY,
+            after=letters[-1].id,
+            up_to=up_to,
+        )
+        letters += rest
         free = yield from store.lock_dead(work, consumer, letters)
         if deed.act == "discard":
-            yield from store.bury(work, consumer, free, deed)
+            yield from store.put_away(work, consumer, free, deed)
             return letters, len(free)
         strangers = [letter for letter in free if letter.seq is None]
         known = [letter for letter in free if letter.seq is not None]
         admitted = yield from self._admit(work, strangers)
         if admitted:
-            yield from store.bury(work, consumer, admitted, deed)
+            yield from store.put_away(work, consumer, admitted, deed)
         if known:
             yield from store.revive(work, consumer, known, deed)
         return letters, len(known) + len(admitted)

@@ -7,6 +7,7 @@ process runs alone: its death is recorded before it runs, and taken back when it
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -57,11 +58,18 @@ BRAKE = 5
 
 LONGEST_REST = 60.0
 
+FEWEST_DEATHS = 3
+"""Deaths in a row before a message is blamed for them, however few attempts it has: somebody may
+have killed its process for reasons of his own."""
+
 TELL_EVERY = 1.0
 """Seconds after which hooks have their turn, however much there is to run."""
 
 _alone_here = threading.Lock()
 """Two messages that may kill their process do not run in one process at the same time."""
+
+if hasattr(os, "register_at_fork"):  # a child has nothing to do with what its parent is at
+    os.register_at_fork(after_in_child=lambda: globals().update(_alone_here=threading.Lock()))
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -87,6 +95,8 @@ class _Debt(msgspec.Struct, frozen=True):
     counted: bool
     delay: float
     error: BaseException | None
+    lost: bool = False
+    """Its transaction was ended by somebody else: perhaps it was committed."""
 
 
 class Drain:
@@ -116,12 +126,14 @@ class Drain:
         """What is in hands, and the token of its transaction."""
         self._token: Any = None
         self._debts: list[_Debt] = []
+        self._woke = False
         self._is_alone = False
         self._risked: _Risk | None = None
         self._runs_alone_at: float | None = None
         self._seen_at = time.monotonic()
         self._teller = Teller(database, unit.store, unit.consumer, hooks)
         self._told_at = 0.0
+        self._is_busy = True
 
     # -- coming and going -------------------------------------------------------------------------
 
@@ -153,26 +165,40 @@ class Drain:
         except GeneratorExit:  # nobody performs our calls any more
             raise
         except BaseException:
-            yield from self.sign_off()
+            yield from self.leave()
             raise
-        yield from self.sign_off()
+        yield from self.leave()
         return counts
+
+    def leave(self) -> Steps[None]:
+        """Stop cleanly, also in the middle of something: nobody died."""
+        with suppress(DatabaseUnavailable):
+            yield from self._pay()
+        yield from self.sign_off()
 
     # -- one step ---------------------------------------------------------------------------------
 
     def step(self) -> Steps[Step]:
         """One unit of work on what is ready."""
         if self._debts:
-            return Step((yield from self._pay()))
+            paid = Step((yield from self._pay()))
+            reports.tell(self._consumer, paid.outcomes)
+            return paid
         if time.monotonic() - self._seen_at > (self.worker.patience - self.worker.timeout) / 2:
             yield from committed(self.database, self._show)
         answer = yield from self._run()
         reports.tell(self._consumer, answer.outcomes)
-        if answer.idle or time.monotonic() - self._told_at > TELL_EVERY:
+        if time.monotonic() - self._told_at > TELL_EVERY or self._is_over(answer):
             told = yield from self._teller.tell()
             self._told_at = time.monotonic()
+            self._is_busy = bool(told)
             return msgspec.structs.replace(answer, idle=answer.idle and not told)
         return answer
+
+    def _is_over(self, step: Step) -> bool:
+        """Whether what there was to do has just been done: then hooks have their turn at once."""
+        was_busy, self._is_busy = self._is_busy, not step.idle
+        return step.idle and was_busy
 
     def _run(self) -> Steps[Step]:
         if self._store.is_exclusive:  # look first: to begin keeps everybody else from writing
@@ -182,12 +208,12 @@ class Drain:
         self._risked = None
         try:
             answer = yield from self._persistently()
-            if not isinstance(answer, _Risk):
-                return answer
+            if isinstance(answer, _Risk):
+                answer = yield from self._run_alone(answer)
             self._risked = None
-            return (yield from self._run_alone(answer))
+            return answer
         except BaseException:
-            if self._risked is not None:  # its death is recorded, and it did not even run
+            if self._risked is not None:  # its death is recorded, and we are alive
                 self._debts.append(_Debt(self._risked, counted=False, delay=0, error=None))
             raise
         finally:
@@ -216,7 +242,8 @@ class Drain:
             except (CannotCommit, TransactionLost) as error:
                 reason = error.__cause__ or error
                 yield from self._forgive("its messages are run one by one", reason)
-                buried = yield from self._look_for(self._rows, error)
+                if isinstance(error, TransactionLost):
+                    buried = yield from self._look_for(self._rows)
                 break
             else:
                 self._adapt(time.monotonic() - started)
@@ -245,10 +272,10 @@ class Drain:
             if faults.sqlstate(error) != faults.LOCKED:
                 raise
 
-    def _look_for(self, rows: Sequence[Stored], error: Exception) -> Steps[list[Outcome]]:
+    def _look_for(self, rows: Sequence[Stored]) -> Steps[list[Outcome]]:
         """After a transaction that got lost: if it took its messages along, a handler committed it
         past every guard. Nobody knows what of their work is done: that is for somebody to see."""
-        if not isinstance(error, TransactionLost) or not rows:
+        if not rows:
             return []
         return (yield from committed(self.database, partial(self._bury_vanished, rows)))
 
@@ -275,7 +302,9 @@ class Drain:
         """Take what is ready, run it, record, commit."""
         yield from work.begin()
         worker = msgspec.structs.replace(self.worker, batch=self._limit)
-        taken = yield from self._store.take(work, self._consumer, worker)
+        wake, self._woke = not self._woke, False  # not twice in a row: others are ready too
+        taken = yield from self._store.take(work, self._consumer, worker, wake=wake)
+        self._woke = taken.again
         if taken.crashed:
             reports.logger.warning(
                 "%s: a worker died; what it may have died of is run one by one", self._consumer
@@ -344,7 +373,7 @@ class Drain:
             return 0
         now = time.monotonic()
         if self._runs_alone_at is None:
-            rest = min(2.0 ** (deaths - BRAKE), LONGEST_REST)
+            rest = min(2.0 ** min(deaths - BRAKE, 10), LONGEST_REST)
             self._runs_alone_at = now + rest
             reports.logger.error(
                 "%s: %d messages have killed their process lately, so it is hardly about one of "
@@ -362,7 +391,7 @@ class Drain:
     def _run_alone(self, risk: _Risk) -> Steps[Step]:
         """Run it by itself; its death is taken back if it does not die."""
         reason: BaseException | None = None
-        lost: Exception | None = None
+        lost = False
         for pause in PAUSES:
             started = time.monotonic()
             self._rows = ()
@@ -375,18 +404,13 @@ class Drain:
                     return (yield from self._owe(risk, TooSlow() if slow else reason))
                 yield partial(self.database.sleep, pause * (0.5 + self._chance.random()))
             except (CannotCommit, TransactionLost) as error:
-                reason, lost = error.__cause__ or error, error
+                reason, lost = error.__cause__ or error, isinstance(error, TransactionLost)
                 break
             else:
                 if outcomes is None:
                     return (yield from self._owe(risk, None))
                 return Step(outcomes)
-        outcomes = yield from transact(
-            self.database, lambda work: self._alone(work, risk, failed=reason)
-        )
-        if outcomes is None and lost is not None:
-            outcomes = yield from self._look_for([risk.row], lost)
-        return Step(outcomes or ())
+        return (yield from self._owe(risk, reason, lost=lost))
 
     def _alone(self, work: Work, risk: _Risk, **fate: Any) -> Steps[list[Outcome] | None]:
         """Take it out and run it; None if somebody overtook us."""
@@ -404,13 +428,12 @@ class Drain:
 
     # -- debts ------------------------------------------------------------------------------------
 
-    def _owe(self, risk: _Risk, error: BaseException | None) -> Steps[Step]:
+    def _owe(self, risk: _Risk, error: BaseException | None, *, lost: bool = False) -> Steps[Step]:
         """Its process did not die: the record of that is to be taken back, now or later.
 
         A run that had begun is a failed attempt, or one that ends its connection would go on for
         ever.
         """
-        began = bool(self._rows)
         reports.logger.warning(
             "%s: message %r did not run to its end (%s)",
             self._consumer,
@@ -418,25 +441,29 @@ class Drain:
             "another worker took it over" if error is None else reports.name(error),
         )
         delay = self._backoff(risk.retry, risk.row.attempts)
-        self._debts.append(_Debt(risk, began, delay, error))
+        self._debts.append(_Debt(risk, bool(self._rows), delay, error, lost))
+        self._risked = None
         return Step((yield from self._pay()))
 
     def _pay(self) -> Steps[list[Outcome]]:
         """Take back deaths that did not happen; what the database does not let through is kept."""
         outcomes: list[Outcome] = []
         while self._debts:
-            debt = self._debts[0]
-            failed: list[Outcome] | None = None
-            if debt.counted:
-                with suppress(Again):
-                    failed = yield from transact(
-                        self.database, partial(self._alone, risk=debt.risk, failed=debt.error)
-                    )
-            if failed is None:  # it is somebody else's by now, or nothing came of it
-                yield from committed(self.database, partial(self._absolve, debt))
+            outcomes += yield from self._pay_one(self._debts[0])
             self._debts.pop(0)
-            outcomes += failed or []
         return outcomes
+
+    def _pay_one(self, debt: _Debt) -> Steps[list[Outcome]]:
+        if debt.counted:
+            with suppress(Again):
+                failed = yield from transact(
+                    self.database, partial(self._alone, risk=debt.risk, failed=debt.error)
+                )
+                if failed is not None:
+                    return failed
+        # It is somebody else's by now, or gone.
+        yield from committed(self.database, partial(self._absolve, debt))
+        return (yield from self._look_for([debt.risk.row])) if debt.lost else []
 
     def _absolve(self, debt: _Debt, work: Work) -> Steps[None]:
         yield from self._store.absolve(
@@ -451,7 +478,7 @@ class Drain:
 
 def _fate(row: Stored, retry: Retry) -> tuple[Reason, OnceboxError] | None:
     """Why a message is not run any more: it killed often enough, or never came to its end."""
-    if row.deaths >= retry.max_attempts:
+    if row.deaths >= max(retry.max_attempts, FEWEST_DEATHS):
         return Reason.killed, ProcessDied()
     if row.attempts > retry.max_attempts:
         return Reason.out_of_attempts, OnceboxError(row.last_error)

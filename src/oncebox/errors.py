@@ -126,6 +126,17 @@ class TooSlow(OnceboxError):
     """the handler took longer than transaction_timeout, and the database gave its transaction up"""
 
 
+class NotOwner(OnceboxError):
+    """another worker has taken over this partition: nothing was committed, and nothing is to be
+    settled"""
+
+
+class Conflict(OnceboxError):
+    """somebody else was faster: the transaction is to be run again"""
+
+    sqlstate = "40001"
+
+
 class SwallowedError(OnceboxError):
     """the handler caught a database error that had already aborted the transaction: wrap the
     statement in tx.savepoint()"""

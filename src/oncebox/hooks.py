@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oncebox import reports
-from oncebox.database import committed
+from oncebox.database import committed, seen
 from oncebox.database.contract import Database
 from oncebox.errors import ConfigurationError
 from oncebox.store.contract import Call, DeadLetter, Steps, Store
@@ -26,8 +27,11 @@ AT_ONCE = 20
 LEASE = 60.0
 """Seconds after which a letter is told again if its hooks did not come to their end."""
 
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Seconds that a webhook has to answer."""
+
+TURN = 1.0
+"""Seconds of telling after which messages have their turn again."""
 
 
 def checked_hooks(on_dead: Any) -> list[Hook]:
@@ -80,7 +84,7 @@ class Webhook:
             {"Content-Type": "application/json", "User-Agent": "oncebox"},
         )
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            answer.read()
+            answer.read(1024)
 
 
 class Teller:
@@ -101,14 +105,20 @@ class Teller:
         """Tell some letters; answers how many there were. What fails is told again later."""
         if not self._hooks:
             return 0
+        look = partial(self._store.has_untold, consumer=self._consumer)
+        if not (yield from seen(self._database, look)):
+            return 0
         letters = yield from committed(
             self._database,
             lambda work: self._store.lease_untold(work, self._consumer, limit=AT_ONCE, lease=LEASE),
         )
         told = []
+        began = time.monotonic()
         for letter in letters:
-            if (yield from self._tell_one(letter)):
-                told.append(letter)  # noqa: PERF401 - steps cannot be taken in a comprehension
+            # Who is told slowly, or cannot be told, must not keep messages waiting.
+            if time.monotonic() - began > TURN or not (yield from self._tell_one(letter)):
+                break
+            told.append(letter)
         if told:
             yield from committed(self._database, lambda work: self._store.told(work, told))
         return len(letters)
@@ -119,7 +129,7 @@ class Teller:
                 yield self._call(hook, letter)
             except Exception as error:
                 reports.logger.warning(
-                    "%s: nobody could be told of dead letter %d (%s); it is tried again",
+                    "%s: a hook could not be told of dead letter %d (%s); all are told again later",
                     self._consumer,
                     letter.id,
                     reports.name(error),

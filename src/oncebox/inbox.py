@@ -25,6 +25,7 @@ from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.hooks import checked_hooks
 from oncebox.identity import CloudEvents, Identity
 from oncebox.liveness import incarnation, worker_name
+from oncebox.look import Look
 from oncebox.message import Delivery, Message, checked_deliveries
 from oncebox.options import checked_options
 from oncebox.ordering import Order
@@ -34,7 +35,7 @@ from oncebox.process import Process
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
 from oncebox.store import Names, store_for
-from oncebox.store.contract import DeadLetter, Steps, Worker
+from oncebox.store.contract import Advance, DeadLetter, Steps, Worker
 from oncebox.unit import Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,7 +103,18 @@ class Inbox:
         self._lock = threading.Lock()
         self._slots = [0]
         self.dead = DeadLetters(self)
+        self.look = Look(self)
         self._chance = random.Random()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its methods are those that begin with an a."""
+        return bool(self._target.is_async or self._registry.is_async)
+
+    @property
+    def transaction_timeout(self) -> timedelta:
+        """When the database gives up a transaction that was left behind."""
+        return timedelta(seconds=self._timeout)
 
     # -- registration -----------------------------------------------------------------------------
 
@@ -230,7 +242,12 @@ class Inbox:
         return await arun(steps)
 
     def _process(
-        self, deliveries: Iterable[Delivery], *, is_async: bool, receiving: bool = False
+        self,
+        deliveries: Iterable[Delivery],
+        *,
+        is_async: bool,
+        receiving: bool = False,
+        advance: Advance | None = None,
     ) -> Steps[list[Outcome]]:
         verb = "receive" if receiving else "process"
         self._check_use(f"{'a' if is_async else ''}{verb}()", is_async)
@@ -248,6 +265,7 @@ class Inbox:
                 worker=worker_name(slot),
                 chance=self._chance,
                 receiving=receiving,
+                advance=advance,
             )
             return (yield from process.batch(items))
         finally:
@@ -259,7 +277,7 @@ class Inbox:
         if not len(self._registry):
             raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
 
-    def _database_of(self, is_async: bool) -> Steps[Database]:
+    def _database_for(self, is_async: bool) -> Steps[Database]:
         """The database, for work without handlers."""
         if self._target.is_async is not None and self._target.is_async is not is_async:
             raise ConfigurationError(
@@ -269,37 +287,36 @@ class Inbox:
         return (yield from self._open(is_async))
 
     def _drain_once(self, batch: int, *, is_async: bool) -> Steps[Counter[Kind]]:
-        with self._draining(batch) as begin:
-            drain = yield from begin(is_async)
+        with self._working(batch) as worker:
+            drain = yield from self._drain(worker, is_async)
             return (yield from drain.all())
 
+    def _drain(self, worker: Worker, is_async: bool) -> Steps[Drain]:
+        self._check_use("adrain()" if is_async else "drain()", is_async)
+        return Drain(
+            database=(yield from self._open(is_async)),
+            unit=self._unit(is_async),
+            registry=self._registry,
+            order=self._order,
+            worker=worker,
+            chance=self._chance,
+            hooks=self._hooks,
+        )
+
     @contextmanager
-    def _draining(self, batch: int) -> Iterator[Callable[[bool], Steps[Drain]]]:
-        """A worker's slot, and the steps that open a drain in it."""
+    def _working(self, batch: int) -> Iterator[Worker]:
+        """A worker of this inbox, with a slot of its own."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise ConfigurationError(f"batch is a number of messages from 1, not {batch!r}")
         slot = self._take_slot()
-
-        def begin(is_async: bool) -> Steps[Drain]:
-            self._check_use("adrain()" if is_async else "drain()", is_async)
-            return Drain(
-                database=(yield from self._open(is_async)),
-                unit=self._unit(is_async),
-                registry=self._registry,
-                order=self._order,
-                worker=Worker(
-                    name=worker_name(slot),
-                    incarnation=incarnation(),
-                    batch=batch,
-                    timeout=self._timeout,
-                    patience=self._timeout + min(20.0, self._timeout / 2),
-                ),
-                chance=self._chance,
-                hooks=self._hooks,
-            )
-
         try:
-            yield begin
+            yield Worker(
+                name=worker_name(slot),
+                incarnation=incarnation(),
+                batch=batch,
+                timeout=self._timeout,
+                patience=self._timeout + min(20.0, self._timeout / 2),
+            )
         finally:
             self._give_back_slot(slot)
 

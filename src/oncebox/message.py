@@ -35,7 +35,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """Whatever the caller needs to settle this delivery; oncebox does not look at it."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What a producer sent."""
 
     id: str

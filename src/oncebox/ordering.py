@@ -51,8 +51,12 @@ def runs(
     `list_of` names the batch handler of an item, None where its handler takes one message. An item
     joins a list only if all earlier items of its key were in earlier calls or are in the same list.
     """
-    if not any(map(list_of, items)):
+    names = set(map(list_of, items))
+    if names == {None}:
         yield from ([item] for item in items)
+        return
+    if len(names) == 1:
+        yield items
         return
     waiting = [deque(group) for group in _by_key(items, key)]
     while waiting:

@@ -275,11 +275,12 @@ class Plan:
     def done(self, items: Sequence[Item]) -> None:
         """Their handlers' work stays."""
         for item in items:
-            if item.stored is None:
-                outcome = Outcome(Kind.done, item.delivery, item.message)
-                self._entries[item] = Entry(outcome, self._seqs[item])
-            else:
-                self._settle(item, Kind.done, attempts=_runs(item) + 1, ran=True)
+            stored = item.stored
+            runs = 0 if stored is None else stored.attempts + 1
+            outcome = Outcome(Kind.done, item.delivery, item.message, attempts=runs)
+            self._entries[item] = Entry(
+                outcome, self._seqs[item], ran=stored is not None, stored=stored
+            )
 
     def fail(self, item: Item, error: BaseException, duration: float | None = None) -> None:
         """Its handler raised: another attempt later, or a dead letter. Either may hold its key.

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from oncebox import reports
-from oncebox.database import PAUSES, Again, transact, unavailable
+from oncebox.database import PAUSES, Again, faults, transact, unavailable
 from oncebox.database.contract import Database
-from oncebox.errors import TransactionLost
+from oncebox.errors import NotOwner, TransactionLost
 from oncebox.ordering import Order
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
-from oncebox.store.contract import Steps
+from oncebox.store.contract import Advance, Steps
 from oncebox.unit import CannotCommit, Unit, perform
 
 
@@ -33,6 +33,9 @@ class Process(msgspec.Struct, frozen=True):
     receiving: bool = False
     """Nothing is run: everything is stored."""
 
+    advance: Advance | None = None
+    """The step of the position that a batch makes, where its source has positions."""
+
     def batch(self, items: Sequence[Item], lost: Set[Item] = frozenset()) -> Steps[list[Outcome]]:
         """Process a batch; a message that keeps the others from being committed is failed alone."""
         try:
@@ -43,8 +46,15 @@ class Process(msgspec.Struct, frozen=True):
             return (yield from self._fail(items, lost, reason))
         # In arrival order: what the first half leaves unfinished, the second half finds waiting.
         middle = len(items) // 2
-        first = yield from self.batch(items[:middle], lost)
+        first = yield from self._standing().batch(items[:middle], lost)
         return first + (yield from self.batch(items[middle:], lost))
+
+    def _standing(self) -> Process:
+        """For a part of a batch: only its last part moves the position on."""
+        if self.advance is None:
+            return self
+        standing = msgspec.structs.replace(self.advance, new=self.advance.old)
+        return msgspec.structs.replace(self, advance=standing)
 
     def _fail(
         self, items: Sequence[Item], lost: Set[Item], reason: BaseException | None
@@ -92,12 +102,17 @@ class Process(msgspec.Struct, frozen=True):
         )
         try:
             outcomes = yield from transact(
-                self.database, lambda work: perform(self.unit, work, self.worker, plan)
+                self.database,
+                lambda work: perform(self.unit, work, self.worker, plan, self.advance),
             )
         except CannotCommit as error:
             raise _Undone(frozenset()) from error.__cause__
         except TransactionLost as error:
             raise _Undone(plan.new) from error
+        except Exception as error:
+            if faults.sqlstate(error) == faults.NOT_OWNER:
+                raise NotOwner from error
+            raise
         reports.tell(self.unit.consumer, outcomes)
         return outcomes
 

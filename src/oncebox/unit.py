@@ -22,7 +22,7 @@ from oncebox.handlers import check_answer
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
-from oncebox.store.contract import Steps, Store
+from oncebox.store.contract import Advance, Steps, Store
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -56,9 +56,13 @@ class Failure(msgspec.Struct, frozen=True):
     duration: float
 
 
-def perform(unit: Unit, work: Work, worker: str, plan: Plan) -> Steps[list[Outcome]]:
+def perform(
+    unit: Unit, work: Work, worker: str, plan: Plan, advance: Advance | None = None
+) -> Steps[list[Outcome]]:
     """Claim, run, record, commit. The outcomes are true once this returns."""
     yield from work.begin()
+    if advance is not None:  # first: a reader that lost its partition goes no further
+        yield from unit.store.advance(work, unit.consumer, advance)
     claim = unit.store.receive if plan.is_receiving else unit.store.claim
     claims = yield from claim(
         work,

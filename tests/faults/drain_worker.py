@@ -47,7 +47,7 @@ STATEMENTS = (
     "absolve",
     "lock_dead",
     "revive",
-    "bury",
+    "put_away",
 )
 QUICK = Retry(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=100), max_attempts=8)
 

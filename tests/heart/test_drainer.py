@@ -15,14 +15,14 @@ from test_drain import BOTH, Shop, kept
 
 import oncebox.database
 import oncebox.drain
-import oncebox.services.drain
+import oncebox.services.loop
 from oncebox import Drainer, Retry
 from oncebox.errors import ConfigurationError, SchemaMissing
 from services import wait_until
 from services.postgres import Postgres
 from worlds import World, order
 
-OUTAGE = "the drain looks again in"
+OUTAGE = "it is tried again in"
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def test_a_drainer_wakes_what_becomes_due(world: World) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a database does not wait for long."""
-    monkeypatch.setattr(oncebox.services.drain, "LONGEST_OUTAGE", 0.1)
+    monkeypatch.setattr(oncebox.services.loop, "LONGEST_OUTAGE", 0.1)
     for module in (oncebox.database, oncebox.drain):
         monkeypatch.setattr(module, "PAUSES", (0.01,) * 4)
 
@@ -262,7 +262,7 @@ def listens(world: World) -> bool:
 @pytest.fixture
 def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by himself before this test is over."""
-    monkeypatch.setattr(oncebox.services.drain, "SOONEST", 60)
+    monkeypatch.setattr(oncebox.services.loop, "SOONEST", 60)
 
 
 @pytest.mark.usefixtures("sleepy")

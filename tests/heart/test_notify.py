@@ -39,7 +39,7 @@ def sleeping(world: World) -> bool:
 def test_a_sleeping_drainer_is_woken(
     world: World, inbox: Inbox, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncebox.services.drain.SOONEST", NEVER)
+    monkeypatch.setattr("oncebox.services.loop.SOONEST", NEVER)
     drainer = Drainer(inbox, poll=NEVER)
     thread = threading.Thread(target=drainer.run)
     thread.start()

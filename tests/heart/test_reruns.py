@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
+import oncebox.database
+import oncebox.process
 from oncebox.database import queueing
 from oncebox.errors import DatabaseUnavailable
 from oncebox.testing import adeliver, assert_kinds, deliver
 from worlds import World, order, write_effect
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run again is run again soon."""
+    for module in (oncebox.database, oncebox.process):
+        monkeypatch.setattr(module, "PAUSES", (0.01,) * 4)
 
 
 class Conflict(Exception):

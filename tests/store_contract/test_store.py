@@ -274,10 +274,10 @@ def test_payloads_are_kept_as_they_are_or_not_at_all(bench: Bench) -> None:
 
 
 def test_migrations_are_applied_once_and_noted(bench: Bench) -> None:
-    assert bench.applied == ["0001_heart", "0002_drain"]
+    assert bench.applied == ["0001_heart", "0002_drain", "0003_position"]
     with bench.transaction() as work:
         assert run(bench.store.migrate(work)) == []
-        assert run(bench.store.version(work)) == (2, 1)
+        assert run(bench.store.version(work)) == (3, 1)
 
 
 # -- what is received -----------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def test_whoever_acts_on_letters_has_their_keys_locked(bench: Bench) -> None:
     bench.record(entry(Kind.dead, "1", -1, key="k", parks=True, reason=Reason.rejected))
     found = bench.letters()
     with keeping_out(bench) as (work, answers):
-        run(bench.store.bury(work, "c", run(bench.store.lock_dead(work, "c", found)), DEED))
+        run(bench.store.put_away(work, "c", run(bench.store.lock_dead(work, "c", found)), DEED))
     assert answers == ["n"]
 
 
@@ -760,9 +760,9 @@ def test_what_is_revived_goes_before_a_retrying_message_of_its_key(bench: Bench)
 
 def test_a_buried_letter_releases_its_key(bench: Bench) -> None:
     bury_some(bench)
-    bench.call("bury", "c", bench.letters(message_id="1"), Deed("discard", "ada", "noise"))
+    bench.call("put_away", "c", bench.letters(message_id="1"), Deed("discard", "ada", "noise"))
     assert bench.pending() == {"2": "ready", "4": "parked"}
-    bench.call("bury", "c", bench.letters(message_id="3"), Deed("discard", "ada", "noise"))
+    bench.call("put_away", "c", bench.letters(message_id="3"), Deed("discard", "ada", "noise"))
     assert bench.pending() == {"2": "ready", "4": "ready"}
     assert bench.query("SELECT act, message_id FROM oncebox_action ORDER BY id") == [
         ("discard", "1"),
@@ -773,7 +773,7 @@ def test_a_buried_letter_releases_its_key(bench: Bench) -> None:
 def test_letters_that_are_gone_meanwhile_are_not_locked(bench: Bench) -> None:
     bury_some(bench)
     found = bench.letters()
-    bench.call("bury", "c", found[:1], DEED)
+    bench.call("put_away", "c", found[:1], DEED)
     assert bench.call("lock_dead", "c", found) == found[1:]
     assert bench.call("lock_dead", "other", found) == []
 

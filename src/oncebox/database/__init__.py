@@ -82,7 +82,7 @@ def give_up(database: Database, work: Any) -> Steps[None]:
 
 
 class Again(Exception):
-    """Nothing was committed; its cause says why, and running it again may help."""
+    """The database stood in the way; its cause says how, and running it again may help."""
 
     def __init__(self, lost: bool) -> None:
         self.lost = lost
@@ -104,7 +104,7 @@ def transact(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
         yield from give_up(database, work)
         if lost:
             yield from database.recover()
-        if isinstance(error, Exception) and (lost or faults.needs_rerun(error)):
+        if isinstance(error, Exception) and (lost or _is_passing(error)):
             raise Again(lost) from error
         raise
     yield from database.release(work)
@@ -133,19 +133,27 @@ def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
 
 def seen(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
     """What statements that only read answer; on SQLite they wait for nobody."""
-    for pause in (*PAUSES, None):
-        work = yield from acquire(database)
+    for pause in PAUSES:
         try:
-            return (yield from body(work))
-        except Exception as error:
-            if not work.is_lost(error):
-                raise
-            if pause is None:
-                raise unavailable(error) from error
-        finally:
-            yield from give_up(database, work)
-        yield from database.recover()
-    raise AssertionError("the last try raised or returned")
+            return (yield from transact(database, partial(_undone, body)))
+        except Again:
+            yield partial(database.sleep, pause)
+    try:
+        return (yield from transact(database, partial(_undone, body)))
+    except Again as again:
+        raise unavailable(again.__cause__) from again.__cause__
+
+
+def _undone(body: Callable[[Work], Steps[T]], work: Work) -> Steps[T]:
+    """What a body answers; whatever it opened is given up."""
+    answer = yield from body(work)
+    yield from work.rollback()
+    return answer
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it may go away by itself. Errors of handlers do not come so far."""
+    return faults.needs_rerun(error) or faults.is_impatient(error)
 
 
 def unavailable(error: BaseException | None) -> DatabaseUnavailable:

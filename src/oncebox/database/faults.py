@@ -24,7 +24,9 @@ LOST = frozenset(
     }
 )
 GUARD = "OB001"  # of our own making
-LOCKED = "55P03"  # somebody else holds a lock
+LOCKED = "55P03"  # a lock was waited for too long
+CANCELLED = "57014"  # a statement took too long
+NOT_OWNER = "OB002"  # and this
 ABORTED = "25P02"  # the transaction was aborted by an earlier error
 
 
@@ -48,6 +50,11 @@ def needs_rerun(error: BaseException) -> bool:
 def is_conflict(error: BaseException) -> bool:
     """Whether it met another transaction: running it again at once may help."""
     return sqlstate(error) in RERUN
+
+
+def is_impatient(error: BaseException) -> bool:
+    """Whether a statement waited or ran for longer than the server's settings allow."""
+    return sqlstate(error) in (LOCKED, CANCELLED)
 
 
 def is_lost(error: BaseException) -> bool:

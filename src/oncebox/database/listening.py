@@ -3,6 +3,7 @@ whoever listens looks by himself as well, and a connection that died is only slo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,8 @@ import psycopg
 from psycopg import sql
 
 from oncebox.store.contract import Steps
+
+logger = logging.getLogger("oncebox")
 
 
 class Listener:
@@ -23,6 +26,7 @@ class Listener:
         self._channel = channel
         self._sleep = sleep
         self._connection: Any = None
+        self._is_deaf = False
 
     def wait(self, seconds: float) -> Steps[bool]:
         """Until somebody stores something, or the time is over; says whether it is worth a look."""
@@ -31,12 +35,20 @@ class Listener:
                 self._connection = yield self._connect
                 listen = sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
                 yield partial(self._connection.execute, listen)
+                self._is_deaf = False
                 return True  # what was stored before was not heard
             heard: bool = yield partial(self._hear, seconds)
             if not heard:  # such connections die without a word
                 yield partial(self._connection.execute, "SELECT 1")
             return heard
-        except psycopg.Error:
+        except psycopg.Error as error:
+            if not self._is_deaf:
+                logger.warning(
+                    "cannot listen for stored messages (%s): they are found by looking, which is "
+                    "slower",
+                    type(error).__name__,
+                )
+            self._is_deaf = True
             yield from self.close()
             yield partial(self._sleep, seconds)
             return False

@@ -95,8 +95,11 @@ class PsycopgDatabase:
     def recover(self) -> Steps[None]:
         yield self.pool.check
 
-    def listen(self, channel: str) -> Listener:
-        options = {**(self.pool.kwargs or {}), "autocommit": True}
+    def listen(self, channel: str) -> Listener | None:
+        if callable(self.pool.conninfo) or callable(self.pool.kwargs):
+            return None  # made anew for every connection of the pool: that is its own affair
+        # A connection that only listens would not notice for a quarter of an hour that it is dead.
+        options = {**(self.pool.kwargs or {}), "autocommit": True, "tcp_user_timeout": 5000}
         connect = partial(self.pool.connection_class.connect, self.pool.conninfo, **options)
         return Listener(connect, channel, self.sleep)
 

@@ -43,7 +43,7 @@ class Connection(Protocol):
         ...
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A message to be claimed, and the delivery that brought it."""
 
     message: Message
@@ -65,7 +65,7 @@ class Answer:
     """Nothing was claimed: the transaction's snapshot may be older than the truth."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """A pending message as it was read, and what is known of its runs."""
 
     message: Message
@@ -94,6 +94,38 @@ class Taken(msgspec.Struct, frozen=True):
     """Somebody died over these lanes: the first of their messages are marked to run alone."""
     again: bool = False
     """Nothing was taken, but something is ready now: commit, and take again."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a part of a source has been read, and by whom."""
+
+    part: str
+    next: int
+    mark: str | None = None
+    """What tells this file from another one of the same name."""
+    owner: str | None = None
+    """The incarnation of the worker that reads it."""
+    owner_name: str | None = None
+    batch: int = 0
+    suspects: int = 0
+    """How many of the next messages were in the hands of an owner that vanished."""
+    is_overdue: bool = False
+    """Whether its owner should have been heard of."""
+    moved_at: datetime | None = None
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """A step of a position, made with the work on the messages that it passes."""
+
+    source: str
+    part: str
+    owner: str
+    old: int
+    new: int
+    patience: float
+    """Seconds within which the owner is heard of again."""
+    mark: str | None = None
+    suspects: int = 0
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -130,6 +162,7 @@ class Matching(msgspec.Struct, frozen=True):
     """Which dead letters are meant: those that match everything that is given."""
 
     ids: Sequence[int] | None = None
+    keys: Sequence[str] | None = None
     state: str | None = None
     reason: str | None = None
     type: str | None = None
@@ -281,8 +314,13 @@ class Store(Protocol):
         """How many other workers are alive, as far as can be told."""
         ...
 
-    def take(self, connection: Connection, consumer: str, worker: Worker) -> Steps[Taken]:
-        """Wake what is due, lock lanes that have ready messages, and read these in order."""
+    def take(
+        self, connection: Connection, consumer: str, worker: Worker, *, wake: bool = True
+    ) -> Steps[Taken]:
+        """Wake what is due, lock lanes that have ready messages, and read these in order.
+
+        Where something was woken that others would have to wait for, nothing is taken yet.
+        """
         ...
 
     def forgive(
@@ -348,6 +386,47 @@ class Store(Protocol):
         """End transactions that were left behind, where the server cannot do so itself."""
         ...
 
+    # -- positions ----------------------------------------------------------------------------
+
+    def positions(
+        self, connection: Connection, consumer: str, source: str
+    ) -> Steps[dict[str, Position]]:
+        """The positions of a source by part."""
+        ...
+
+    def take_over(
+        self,
+        connection: Connection,
+        consumer: str,
+        source: str,
+        worker: Worker,
+        position: Position,
+        *,
+        any_owner: bool,
+    ) -> Steps[Position | None]:
+        """Become the owner of a part; None if somebody else was faster.
+
+        `position` is where a part that was never read begins, and its owner the one who may be
+        replaced; with `any_owner`, whoever it is. One that did not sign off leaves suspects.
+        """
+        ...
+
+    def advance(self, connection: Connection, consumer: str, step: Advance) -> Steps[None]:
+        """Move a position on; fails if it has another owner, or moved, by now."""
+        ...
+
+    def hold_on(
+        self, connection: Connection, consumer: str, source: str, worker: Worker
+    ) -> Steps[None]:
+        """The owner of these parts is alive."""
+        ...
+
+    def let_go(
+        self, connection: Connection, consumer: str, source: str, worker: Worker, part: str
+    ) -> Steps[None]:
+        """The owner of a part signs off."""
+        ...
+
     # -- dead letters -------------------------------------------------------------------------
 
     def newest_dead(self, connection: Connection, consumer: str) -> Steps[int]:
@@ -382,10 +461,14 @@ class Store(Protocol):
         """Put letters back to be run, with their old numbers: at the head of their keys."""
         ...
 
-    def bury(
+    def put_away(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter], deed: Deed
     ) -> Steps[None]:
         """Delete letters; what waited for them is released."""
+        ...
+
+    def has_untold(self, connection: Connection, consumer: str) -> Steps[bool]:
+        """Whether somebody is to be told of a letter, now."""
         ...
 
     def lease_untold(

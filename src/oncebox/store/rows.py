@@ -41,6 +41,35 @@ def attempt_rows(entries: Sequence[Entry]) -> list[Row]:
     return [_attempt(entry) for entry in entries if entry.ran]
 
 
+def attempt_columns(entries: Sequence[Entry]) -> dict[str, list[Any] | None]:
+    """The same as columns; None stands for a column of what is usual: the first run, and done."""
+    ran = [entry for entry in entries if entry.ran]
+    if all(map(_is_usual, ran)):
+        messages = [_message(entry.outcome) for entry in ran]
+        unsaid = ("replay", "number", "outcome", "error", "fingerprint", "duration")
+        return {
+            **dict.fromkeys(unsaid),
+            "origin": [message.origin for message in messages],
+            "message_id": [message.id for message in messages],
+        }
+    table = [_attempt(entry) for entry in ran]
+    return {column: [row[column] for row in table] for column in table[0]}
+
+
+def _is_usual(entry: Entry) -> bool:
+    outcome = entry.outcome
+    replay = entry.stored.replay if entry.stored else 0
+    return outcome.kind is Kind.done and outcome.attempts == 1 and not replay
+
+
+def is_plain(entries: Sequence[Entry]) -> bool:
+    """Whether all went as it should, and nobody waits for any of them."""
+    return all(
+        e.outcome.kind is Kind.done and e.stored is not None and not e.stored.is_special
+        for e in entries
+    )
+
+
 def noteworthy(entries: Sequence[Entry]) -> list[Entry]:
     """The entries that leave more than a count behind; usually none."""
     return [entry for entry in entries if entry.stored or entry.outcome.kind not in _QUIET]

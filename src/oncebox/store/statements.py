@@ -71,14 +71,22 @@ def _split(text: str, names: Names) -> list[Statement]:
 
 def statements(dialect: str, names: Names) -> dict[str, str]:
     """The statements of a dialect, ready to execute."""
-    return {s.name: s.sql for s in _split(_read(dialect, "statements.sql"), names)}
+    texts = (_read(dialect, file) for file in _files(dialect) if not _is_migration(file))
+    return {s.name: s.sql for text in texts for s in _split(text, names)}
+
+
+def _files(dialect: str) -> list[str]:
+    folder = files("oncebox.store").joinpath(dialect)
+    return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+
+
+def _is_migration(file: str) -> bool:
+    return file[:4].isdecimal()
 
 
 def migrations(dialect: str, names: Names) -> list[Migration]:
     """The schema's history, oldest first."""
-    folder = files("oncebox.store").joinpath(dialect)
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdecimal())
-    return [_migration(dialect, file, names) for file in found]
+    return [_migration(dialect, file, names) for file in _files(dialect) if _is_migration(file)]
 
 
 def _migration(dialect: str, file: str, names: Names) -> Migration:

@@ -245,19 +245,24 @@ BEGIN
 
   xid := pg_current_xact_id()::text;
 
-  -- consumer || '': so that only the indexes that begin with the key can serve. On tables that were
-  -- tiny when they were last analyzed any index on the consumer looks as good, and reads them whole.
+  -- If any message of a key waits, its newest does: one look per key, however many there are. The
+  -- order by key, and consumer || '', leave no choice but the indexes that begin with the key: on
+  -- tables that were tiny when they were last analyzed any other looks as good, and reads them whole.
   IF cardinality(p_locks) > 0 THEN
     SELECT array_agg(s.key) FILTER (WHERE s.waits), array_agg(s.key) INTO waiting, unfinished
     FROM (
-      SELECT u.key, bool_or(u.waits) AS waits
-      FROM (
-        SELECT p.key, p.available_at IS NOT NULL AS waits
-        FROM {pending} p WHERE p.key = ANY (p_keys) AND p.consumer || '' = p_consumer
-        UNION ALL
-        SELECT d.key, true
-        FROM {dead} d WHERE d.key = ANY (p_keys) AND d.consumer || '' = p_consumer AND d.parks
-      ) u GROUP BY u.key
+      SELECT k.key, n.waits IS TRUE OR d.parks IS TRUE AS waits
+      FROM (SELECT DISTINCT u.key FROM unnest(p_keys) AS u (key) WHERE u.key IS NOT NULL) k
+      LEFT JOIN LATERAL (
+        SELECT p.available_at IS NOT NULL AS waits FROM {pending} p
+        WHERE p.key BETWEEN k.key AND k.key AND p.consumer = p_consumer
+        ORDER BY p.key DESC, p.consumer DESC, p.seq DESC LIMIT 1
+      ) n ON true
+      LEFT JOIN LATERAL (
+        SELECT true AS parks FROM {dead} d
+        WHERE d.key = k.key AND d.consumer || '' = p_consumer AND d.parks LIMIT 1
+      ) d ON true
+      WHERE n.waits IS NOT NULL OR d.parks
     ) s;
   END IF;
 

@@ -50,8 +50,11 @@ CREATE INDEX {dead_killers} ON {dead} (consumer, died_at) WHERE deaths > 0;
 -- c: the last one who locked this lane did not finish. The row's xmax keeps that transaction's id:
 -- one that aborted is evidence that a message killed its worker. The first messages of the lane are
 -- marked to run alone; commit, and ask again.
-CREATE FUNCTION {take}(p_consumer text, p_limit integer, p_lanes integer, p_timeout text)
-RETURNS TABLE (
+-- Plans are made when the tables are empty: ORDER BY lane, seq and not seq alone, so that no other
+-- index than that of the ready messages will do; = ANY (ARRAY ...), so that no join is made of it.
+CREATE FUNCTION {take}(
+  p_consumer text, p_limit integer, p_lanes integer, p_timeout text, p_wake boolean
+) RETURNS TABLE (
   state text, xid text, lane smallint, seq bigint, origin text, message_id text, type text,
   version integer, key text, payload bytea, headers text, source text, coordinates text,
   occurred_at timestamptz, attempts integer, alone boolean, deaths integer, replay bigint,
@@ -59,7 +62,10 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $take$
 #variable_conflict use_column
 DECLARE
-  v_lane smallint;
+  v_first smallint := floor(random() * 64);
+  v_lane smallint := v_first - 1;
+  v_next smallint;
+  v_around boolean := false;
   v_last text;
   v_now numeric;
   v_special boolean;
@@ -74,25 +80,33 @@ BEGIN
   END IF;
   PERFORM {fence}(p_timeout);
 
-  UPDATE {pending} p SET available_at = NULL
-  FROM (SELECT d.seq FROM {pending} d
-        WHERE d.consumer = p_consumer AND d.available_at < 'infinity'
-          AND d.available_at <= clock_timestamp()
-        ORDER BY d.available_at LIMIT 500 FOR UPDATE SKIP LOCKED) w
-  WHERE p.seq = w.seq;
-  IF FOUND THEN
-    state := 'w';
-    RETURN NEXT;
-    RETURN;
+  IF p_wake THEN
+    UPDATE {pending} p SET available_at = NULL WHERE p.seq = ANY (ARRAY(
+      SELECT d.seq FROM {pending} d
+      WHERE d.consumer = p_consumer AND d.available_at < 'infinity'
+        AND d.available_at <= clock_timestamp()
+      ORDER BY d.available_at LIMIT 500 FOR UPDATE SKIP LOCKED));
+    IF FOUND THEN
+      state := 'w';
+      RETURN NEXT;
+      RETURN;
+    END IF;
   END IF;
 
-  FOR v_lane IN
-    SELECT l.lane FROM {lane} l
-    WHERE l.consumer = p_consumer AND EXISTS (
-      SELECT 1 FROM {pending} p
-      WHERE p.consumer = p_consumer AND p.lane = l.lane AND p.available_at IS NULL)
-    ORDER BY random()
+  -- The lanes that have work, from a random one on and once around.
   LOOP
+    SELECT p.lane, p.attempts > 0 OR p.alone INTO v_next, v_special FROM {pending} p
+    WHERE p.consumer = p_consumer AND p.lane > v_lane AND p.available_at IS NULL
+    ORDER BY p.lane, p.seq LIMIT 1;
+    IF NOT FOUND THEN
+      EXIT WHEN v_around;
+      v_around := true;
+      v_lane := -1;
+      CONTINUE;
+    END IF;
+    v_lane := v_next;
+    EXIT WHEN v_around AND v_lane >= v_first;
+    CONTINUE WHEN v_special AND v_left < p_limit;
     SELECT nullif(l.xmax::text, '0') INTO v_last FROM {lane} l
     WHERE l.consumer = p_consumer AND l.lane = v_lane FOR UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
@@ -103,18 +117,18 @@ BEGIN
     v_last := (v_now - mod(v_now - v_last::numeric, 4294967296))::text;
     IF pg_xact_status(v_last::xid8) = 'aborted' THEN
       UPDATE {pending} p SET alone = true
-      WHERE p.seq IN (SELECT f.seq FROM {pending} f
-                      WHERE f.consumer = p_consumer AND f.lane = v_lane AND f.available_at IS NULL
-                        AND NOT f.alone
-                      ORDER BY f.seq LIMIT p_limit);
+      WHERE p.seq = ANY (ARRAY(SELECT f.seq FROM {pending} f
+                      WHERE f.consumer = p_consumer AND f.lane BETWEEN v_lane AND v_lane
+                        AND f.available_at IS NULL AND NOT f.alone
+                      ORDER BY f.lane, f.seq LIMIT p_limit));
       state := 'c';
       RETURN NEXT;
       RETURN;
     END IF;
 
     SELECT p.attempts > 0 OR p.alone INTO v_special FROM {pending} p
-    WHERE p.consumer = p_consumer AND p.lane = v_lane AND p.available_at IS NULL
-    ORDER BY p.seq LIMIT 1;
+    WHERE p.consumer = p_consumer AND p.lane BETWEEN v_lane AND v_lane AND p.available_at IS NULL
+    ORDER BY p.lane, p.seq LIMIT 1;
     CONTINUE WHEN v_special AND v_left < p_limit;
 
     RETURN QUERY
@@ -122,8 +136,8 @@ BEGIN
              p.payload, p.headers::text, p.source, p.coordinates, p.occurred_at, p.attempts,
              p.alone, p.deaths, p.replay, p.last_error
       FROM {pending} p
-      WHERE p.consumer = p_consumer AND p.lane = v_lane AND p.available_at IS NULL
-      ORDER BY p.seq LIMIT CASE WHEN v_special THEN 1 ELSE v_left END;
+      WHERE p.consumer = p_consumer AND p.lane BETWEEN v_lane AND v_lane AND p.available_at IS NULL
+      ORDER BY p.lane, p.seq LIMIT CASE WHEN v_special THEN 1 ELSE v_left END;
     GET DIAGNOSTICS v_found = ROW_COUNT;
     v_left := v_left - v_found;
     v_lanes := v_lanes - 1;

@@ -1,0 +1,156 @@
+"""The crew: worker processes that open a contender once and drain when they are told to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+Drain = Callable[[], int]
+"""Runs a batch of what is ready, and says how many messages it had; 0: nothing was ready."""
+Open = Callable[[str, int], AbstractContextManager[Drain]]
+"""Opens a drain on the database of a URL, with batches of a size. It is pickled: no closures."""
+
+SOONEST = 0.01
+LATEST = 1.0
+"""Seconds that a worker pauses where nothing is ready: first, and after doubling again and again.
+The same for all, and what oncebox's own service does."""
+PATIENCE = 300.0
+
+_processes = multiprocessing.get_context("spawn")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Drain from a moment on, until so many messages are done or time is up."""
+
+    messages: int
+    start: float
+    deadline: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What a crew did."""
+
+    done: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.done / self.seconds
+
+
+class _Share(msgspec.Struct, frozen=True):
+    """What one worker did: messages, when it was through with the last of them, when it ended."""
+
+    done: int
+    last: float
+    ended: float
+
+
+class Crew:
+    """Processes that stay, so that connections are open and statements prepared in every round."""
+
+    def __init__(self, open: Open, url: str, *, batch: int, workers: int) -> None:
+        self._counter = _processes.Value("q", 0)
+        self._enough = _processes.Event()
+        self._pipes: list[Connection] = []
+        self._workers = []
+        for _ in range(workers):
+            ours, theirs = _processes.Pipe()
+            self._pipes.append(ours)
+            arguments = (theirs, self._counter, self._enough, open, url, batch)
+            self._workers.append(_processes.Process(target=_serve, args=arguments, daemon=True))
+        for worker in self._workers:
+            worker.start()
+        for pipe in self._pipes:
+            _answer(pipe)
+
+    def drain(self, messages: int, *, limit: float = PATIENCE) -> Run:
+        """Let all drain at once."""
+        start = self.begin(messages, limit=limit)
+        return self.finish(messages, start)
+
+    def begin(self, messages: int, *, limit: float = PATIENCE) -> float:
+        """Say when; the moment at which they begin."""
+        self._counter.value = 0
+        self._enough.clear()
+        start = time.monotonic() + 0.02
+        for pipe in self._pipes:
+            pipe.send(Order(messages, start, start + limit))
+        return start
+
+    def finish(self, messages: int, start: float) -> Run:
+        """Wait until they are through."""
+        shares: list[_Share] = [_answer(pipe) for pipe in self._pipes]
+        done = sum(share.done for share in shares)
+        end = max(share.last if done >= messages else share.ended for share in shares)
+        return Run(done, end - start)
+
+    @property
+    def done(self) -> int:
+        """How many messages are done so far."""
+        return int(self._counter.value)
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.send(None)
+        for worker in self._workers:
+            worker.join(10)
+            if worker.is_alive():
+                worker.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class WorkerDied(Exception):
+    """A worker process ended; what it said last is on stderr."""
+
+
+def _answer(pipe: Connection) -> Any:
+    if not pipe.poll(PATIENCE * 2):
+        raise TimeoutError("a worker does not answer")
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise WorkerDied(WorkerDied.__doc__) from None
+
+
+def _serve(pipe: Connection, counter: Any, enough: Any, open: Open, url: str, batch: int) -> None:
+    """A worker's life."""
+    with open(url, batch) as drain:
+        drain()
+        pipe.send(None)
+        while (order := pipe.recv()) is not None:
+            time.sleep(max(order.start - time.monotonic(), 0))
+            pipe.send(_work(drain, order, counter, enough))
+
+
+def _work(drain: Drain, order: Order, counter: Any, enough: Any) -> _Share:
+    total, last, pause = 0, order.start, SOONEST
+    while not enough.is_set() and (left := order.deadline - time.monotonic()) > 0:
+        if done := drain():
+            total, last, pause = total + done, time.monotonic(), SOONEST
+            with counter.get_lock():
+                counter.value += done
+                if counter.value >= order.messages:
+                    enough.set()
+        else:
+            enough.wait(min(pause, left))
+            pause = min(pause * 2, LATEST)
+    return _Share(total, last, time.monotonic())

@@ -1,0 +1,83 @@
+"""App: from module:attribute to an inbox, and calls of its methods in its colour."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from oncebox.errors import ConfigurationError
+from oncebox.inbox import Inbox
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class App(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
+    """An inbox, given as module:attribute."""
+
+    name = "app"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, Reference):
+            return value
+        module, _, attribute = str(value).partition(":")
+        if not module or not attribute:
+            self.fail(f"{value!r} names no inbox: write module:attribute, as in billing:inbox")
+        return Reference(module, attribute)
+
+
+class Reference:
+    """Where an inbox is to be found; imported when it is needed."""
+
+    def __init__(self, module: str, attribute: str) -> None:
+        self.module = module
+        self.attribute = attribute
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.attribute}"
+
+    def load(self) -> Inbox:
+        """Import it. Raises ConfigurationError with a remedy."""
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            module = importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not self.module.startswith(error.name):
+                raise
+            raise ConfigurationError(
+                f"there is no module {self.module!r} here: run oncebox in the folder that has "
+                f"{self.module.replace('.', '/')}.py, or install it"
+            ) from error
+        found = getattr(module, self.attribute, None)
+        if not isinstance(found, Inbox):
+            there = [name for name, value in vars(module).items() if isinstance(value, Inbox)]
+            hint = f"it has {', '.join(there)}" if there else "it has no Inbox at all"
+            raise ConfigurationError(
+                f"module {self.module!r} has no inbox {self.attribute!r}: {hint}"
+            )
+        return found
+
+
+def app_argument(command: F) -> F:
+    """The argument APP of a command."""
+    return click.argument("app", type=App(), envvar="ONCEBOX_APP")(command)
+
+
+def called(inbox: Inbox, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a method of an inbox, or its async twin where the inbox is async; then close."""
+    if not inbox.is_async:
+        with inbox:
+            return method(*args, **options)
+    owner = method.__self__  # type: ignore[attr-defined]
+    twin = getattr(owner, f"a{method.__name__}")
+
+    async def awaited() -> Any:
+        async with inbox:
+            return await twin(*args, **options)
+
+    return asyncio.run(awaited())

@@ -1,0 +1,65 @@
+"""Commands: settings from pyproject.toml, suggestions for typing errors, errors as one line."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
+
+FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
+"""Exit codes besides 0."""
+
+
+class Commands(click.Group):
+    """The commands of oncebox."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        settings = _settings()
+        kwargs.setdefault("default_map", dict.fromkeys(self.commands, settings))
+        return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OnceboxError as error:
+            click.secho(f"error: {error}", fg="red", err=True)
+            if isinstance(error, SchemaMissing):
+                app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
+                click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
+            ctx.exit(exit_code(error))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or "Did you mean" in error.message:
+                raise
+            hint = f"{error.message} Did you mean {near[0]!r}?"
+            raise click.UsageError(hint, ctx) from error
+
+
+def exit_code(error: OnceboxError) -> int:
+    """What an error is for those who look at exit codes."""
+    if isinstance(error, NotFound):
+        return MISSING
+    return USAGE if isinstance(error, ConfigurationError) else FAILURE
+
+
+def _settings() -> dict[str, Any]:
+    """The table [tool.oncebox] of the nearest pyproject.toml, by the names of the options."""
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        file = folder / "pyproject.toml"
+        if file.is_file():
+            try:
+                table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("oncebox", {})
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise click.ClickException(f"{file} cannot be read: {error}") from error
+            return {name.replace("-", "_"): value for name, value in table.items()}
+    return {}

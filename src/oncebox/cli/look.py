@@ -1,0 +1,221 @@
+"""status, list, show, tail: looking into an inbox."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from oncebox.cli.app import Reference, app_argument, called
+from oncebox.cli.group import UNHEALTHY
+from oncebox.cli.output import (
+    age,
+    console,
+    json_option,
+    number,
+    print_json,
+    print_table,
+    printable,
+    text,
+)
+from oncebox.store.reading import Detail, Seen, Status
+
+STATES = ("pending", "done", "dead", "quarantined", "discarded")
+
+
+class Span(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
+    """A time span such as 90s, 15m, 2h or 7d."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"(\d+)\s*(s|m|h|d)", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no time span: write 90s, 15m, 2h or 7d")
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+        return timedelta(**{unit: int(match[1])})
+
+
+@click.command()
+@app_argument
+@json_option
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 4 if a worker is overdue or dead letters hold keys.",
+)
+def status(app: Reference, as_json: bool, check: bool) -> None:
+    """Show what waits, what died, how fast it goes, and who is at work."""
+    inbox = app.load()
+    found: Status = called(inbox, inbox.look.status)
+    if as_json:
+        print_json(found)
+    else:
+        _print_status(found)
+    overdue = any(worker.is_overdue for worker in found.workers)
+    if check and (overdue or any(group.keys for group in found.dead)):
+        raise SystemExit(UNHEALTHY)
+
+
+def _print_status(found: Status) -> None:
+    console.print(f"[bold]{text(found.consumer)}[/bold]")
+    waiting = f"{number(found.ready)} ready, {number(found.retrying)} retrying, "
+    waiting += f"{number(found.parked)} parked"
+    if found.alone:
+        waiting += f", {number(found.alone)} to be run alone"
+    console.print(f"pending   {waiting}; the oldest for {age(found.oldest_pending)}")
+    for group in found.dead:
+        keys = f", {group.keys:,} keys wait for them" if group.keys else ""
+        console.print(f"{group.state:<9} {number(group.count)} {group.reason}{keys}", style="red")
+    console.print()
+    print_table(
+        ("last", "received #", "done #", "duplicates absorbed #", "failed #", "dead #"),
+        [
+            (f"{minutes} min", r.received, r.done, r.duplicate, r.failed, r.dead + r.quarantined)
+            for minutes, r in found.rates.items()
+        ],
+        empty="",
+    )
+    console.print()
+    print_table(
+        ("drainer", "batch #", "since", "last seen"),
+        [
+            (w.name, w.batch, w.started_at, f"{age(w.beat_at)} ago" + " OVERDUE" * w.is_overdue)
+            for w in found.workers
+        ],
+        empty="no drainer is at work",
+    )
+    if found.parts:
+        console.print()
+        print_table(
+            ("source", "part", "position #", "reader", "moved"),
+            [(p.source, p.part, p.next, p.owner, f"{age(p.moved_at)} ago") for p in found.parts],
+            empty="",
+        )
+
+
+_filters = (
+    click.option("--state", type=click.Choice(STATES), help="Only messages in this state."),
+    click.option("--type", "type_", metavar="TYPE", help="Only messages of this type."),
+    click.option("--key", help="Only messages of this key."),
+    click.option("--since", type=Span(), default="1d", help="How far back.", show_default=True),
+    click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True),
+)
+
+
+def _filtered(command: Any) -> Any:
+    for option in reversed(_filters):
+        command = option(command)
+    return command
+
+
+@click.command("list")
+@app_argument
+@json_option
+@_filtered
+def list_messages(app: Reference, as_json: bool, type_: str | None, **wanted: Any) -> None:
+    """List messages, the newest last."""
+    inbox = app.load()
+    found = called(inbox, inbox.look.messages, type=type_, **wanted)
+    if as_json:
+        print_json(found)
+    else:
+        _print_messages(found)
+
+
+def _print_messages(found: list[Seen]) -> None:
+    print_table(
+        ("received", "state", "type", "id", "key", "runs #", "why"),
+        [(m.received_at, m.state, m.type, m.message_id, m.key, m.attempts, _why(m)) for m in found],
+        empty="no message matches",
+    )
+
+
+def _why(message: Seen) -> str:
+    return ": ".join(filter(None, (message.reason, (message.last_error or "")[:80])))
+
+
+@click.command()
+@app_argument
+@click.argument("id")
+@click.option("--origin", help="Only the message of this origin.")
+@json_option
+def show(app: Reference, id: str, origin: str | None, as_json: bool) -> None:
+    """Show everything about a message."""
+    inbox = app.load()
+    found = called(inbox, inbox.look.message, id, origin=origin)
+    if as_json:
+        print_json(found)
+        return
+    for detail in found:
+        _print_detail(detail)
+
+
+def _print_detail(detail: Detail) -> None:
+    message = detail.message
+    for name, value in (
+        ("id", message.message_id),
+        ("origin", message.origin),
+        ("type", f"{message.type} (version {message.version})"),
+        ("key", message.key),
+        ("state", message.state + (f" ({message.reason})" if message.reason else "")),
+        ("received", message.received_at),
+        ("processed", message.processed_at),
+        ("from", f"{detail.source or ''} {detail.coordinates or ''}".strip()),
+        ("headers", detail.headers),
+        ("payload", _payload(detail.payload)),
+    ):
+        if value is not None:
+            console.print(f"[bold]{name:<10}[/bold] {text(value)}")
+    for attempt in detail.attempts:
+        lasted = "" if attempt.duration is None else f" after {attempt.duration:.3f} s"
+        console.print(
+            f"\n[bold]run {attempt.number}[/bold] {attempt.outcome}{lasted}, "
+            f"{text(attempt.ended_at)}, {text(attempt.worker)}"
+        )
+        if attempt.error:
+            console.print(text(attempt.error.rstrip()))
+    for action in detail.actions:
+        console.print(
+            f"\n[bold]{action.act}[/bold] by {text(action.by)}, {text(action.at)}: "
+            f"{text(action.why)}"
+        )
+    console.print()
+
+
+def _payload(payload: bytes | None) -> str:
+    if payload is None:
+        return "(not kept)"
+    shown = payload[:2_000].decode("utf-8", "backslashreplace")
+    return printable(shown) + (f" ... ({len(payload):,} bytes)" if len(payload) > 2_000 else "")
+
+
+@click.command()
+@app_argument
+@json_option
+@click.option("--follow", "-f", is_flag=True, help="Go on as messages arrive, until Ctrl-C.")
+@_filtered
+def tail(app: Reference, as_json: bool, follow: bool, type_: str | None, **wanted: Any) -> None:
+    """Show the newest messages; with -f, also those that arrive."""
+    inbox = app.load()
+    after = 0
+    while True:
+        found = called(inbox, inbox.look.messages, type=type_, after=after, **wanted)
+        for message in found:
+            if as_json:
+                print_json(message)
+            else:
+                click.echo(
+                    f"{text(message.received_at)}  {message.state:<11} "
+                    f"{printable(message.type)}  {printable(message.message_id)}  "
+                    f"{printable(message.key or '')}  {printable(_why(message))}".rstrip()
+                )
+            after = max(after, message.seq)
+        if not follow:
+            return
+        time.sleep(0.5)

@@ -1,0 +1,80 @@
+"""What a source is: where deliveries come from, in batches, to be settled after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from oncebox.message import Delivery
+from oncebox.outcome import Outcome
+from oncebox.store.contract import Position
+
+
+class Features(msgspec.Struct, frozen=True):
+    """What a source promises."""
+
+    ordered: bool = False
+    """A part hands over its messages in order."""
+    durable: bool = False
+    """What was not settled comes again."""
+    positions: bool = False
+    """Its parts are read from a position on, which is kept in the inbox's database."""
+    assigns: bool = False
+    """It says itself who reads which part; otherwise readers agree in the database."""
+    redeliveries: bool = False
+    """It says of a delivery whether somebody had it before."""
+    ends: bool = False
+    """It comes to an end."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Deliveries of one part, in order."""
+
+    deliveries: Sequence[Delivery]
+    part: str = ""
+    old: int = 0
+    """The part's position before them,"""
+    new: int = 0
+    """and after them."""
+    mark: str | None = None
+
+
+class Source(Protocol):
+    """Where deliveries come from. One thread uses it at a time."""
+
+    name: str
+    features: Features
+
+    def parts(self) -> Sequence[str]:
+        """The parts that can be read at the moment."""
+        ...
+
+    def beginning(self, part: str) -> Position:
+        """Where a part is read from that was never read before."""
+        ...
+
+    def open(self, position: Position) -> None:
+        """Read a part from a position on; everything before it was handled."""
+        ...
+
+    def read(self, limit: int, seconds: float) -> Batch | None:
+        """The next deliveries of an open part; None if there are none within that time."""
+        ...
+
+    def settle(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
+        """Everything about these is committed."""
+        ...
+
+    def release(self, part: str) -> None:
+        """Read a part no more."""
+        ...
+
+    def is_finished(self, part: str, position: Position | None) -> bool:
+        """Whether nothing will come from a part any more, if it was read up to this position."""
+        ...
+
+    def close(self) -> None:
+        """Give up everything."""
+        ...

@@ -1,0 +1,83 @@
+-- name: newest_dead
+-- The number of the newest dead letter.
+SELECT coalesce(max(id), 0) FROM {dead} WHERE consumer = :consumer;
+
+-- name: find_dead
+-- Dead letters and quarantine that match, in the order of their numbers.
+SELECT id, state, reason, seq, origin, message_id, type, version, key, parks, payload, content_hash,
+       headers::text, source, coordinates, occurred_at, attempts, deaths, replay, error,
+       fingerprint, died_at
+FROM {dead}
+WHERE consumer = :consumer AND id > :after AND id <= :up_to
+  AND (:ids::bigint[] IS NULL OR id = ANY (:ids))
+  AND (:keys::text[] IS NULL OR key = ANY (:keys))
+  AND (:state::text IS NULL OR state = :state)
+  AND (:reason::text IS NULL OR reason = :reason)
+  AND (:type::text IS NULL OR type = :type)
+  AND (:key::text IS NULL OR key = :key)
+  AND (:origin::text IS NULL OR origin = :origin)
+  AND (:message_id::text IS NULL OR message_id = :message_id)
+  AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
+ORDER BY id LIMIT :limit;
+
+-- name: isolation
+-- At which level this transaction runs.
+SELECT current_setting('transaction_isolation');
+
+-- name: busy_keys
+-- The keys one of whose messages runs alone at this moment; the others' retrying heads are locked.
+WITH free AS (
+  SELECT p.seq FROM {pending} p
+  WHERE p.key = ANY (:keys::text[]) AND p.consumer || '' = :consumer AND p.available_at < 'infinity'
+  FOR UPDATE SKIP LOCKED
+)
+SELECT DISTINCT p.key FROM {pending} p
+WHERE p.key = ANY (:keys::text[]) AND p.consumer || '' = :consumer AND p.available_at < 'infinity'
+  AND p.seq NOT IN (SELECT free.seq FROM free);
+
+-- name: revive
+-- Dead letters go back with their old numbers: those with a key at its end, to be released in order.
+WITH gone AS (
+  DELETE FROM {dead} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]) RETURNING *
+)
+INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
+                       source, coordinates, occurred_at, attempts, alone, replay, last_error,
+                       available_at)
+SELECT g.consumer, l.lane, g.seq, g.origin, g.message_id, g.type, g.version, g.key, g.payload,
+       g.headers, g.source, g.coordinates, g.occurred_at, 1, g.deaths > 0, g.replay, g.error,
+       CASE WHEN g.key IS NOT NULL THEN 'infinity'::timestamptz END
+FROM gone g JOIN unnest(:ids::bigint[], :lanes::smallint[]) AS l (id, lane) ON l.id = g.id;
+
+-- name: put_away
+-- Dead letters are gone for good.
+DELETE FROM {dead} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]);
+
+-- name: still_dead
+-- Which of these dead letters are still there, now that their keys are locked.
+SELECT id FROM {dead} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]) FOR UPDATE;
+
+-- name: act
+-- What an operator did.
+INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, reason)
+SELECT :consumer, :act, :by, :why, dead_id, origin, message_id, reason
+FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::text[])
+  AS u (dead_id, origin, message_id, reason);
+
+-- name: has_untold
+-- Whether somebody is to be told.
+SELECT EXISTS (SELECT 1 FROM {dead} WHERE consumer = :consumer AND tell_at <= clock_timestamp());
+
+-- name: lease_untold
+-- Dead letters that somebody is to be told of; until the lease ends nobody else tells them.
+UPDATE {dead} d SET tell_at = clock_timestamp() + make_interval(secs => :lease)
+FROM (SELECT u.id FROM {dead} u
+      WHERE u.consumer = :consumer AND u.tell_at <= clock_timestamp()
+      ORDER BY u.tell_at LIMIT :limit FOR UPDATE SKIP LOCKED) u
+WHERE d.id = u.id
+RETURNING d.id, d.state, d.reason, d.seq, d.origin, d.message_id, d.type, d.version, d.key, d.parks,
+          d.payload, d.content_hash, d.headers::text, d.source, d.coordinates, d.occurred_at,
+          d.attempts, d.deaths, d.replay, d.error, d.fingerprint, d.died_at;
+
+-- name: told
+-- Somebody was told.
+UPDATE {dead} SET tell_at = NULL WHERE id = ANY (:ids::bigint[]);

@@ -1,0 +1,85 @@
+-- name: count_pending
+-- What has to run: ready, retrying, parked, to be run alone. No more than so many rows are counted.
+SELECT count(*) FILTER (WHERE available_at IS NULL),
+       count(*) FILTER (WHERE available_at < 'infinity'),
+       count(*) FILTER (WHERE available_at = 'infinity'),
+       count(*) FILTER (WHERE alone)
+FROM (SELECT available_at, alone FROM {pending} WHERE consumer = :consumer LIMIT :limit) p;
+
+-- name: oldest_pending
+-- When the message arrived that waits for the longest time.
+SELECT i.received_at
+FROM (SELECT origin, message_id FROM {pending} WHERE consumer = :consumer ORDER BY seq LIMIT 1) p
+JOIN {inbox} i ON i.consumer = :consumer AND i.origin = p.origin AND i.message_id = p.message_id;
+
+-- name: count_dead
+-- Dead letters and quarantine by reason, and how many keys wait for them.
+SELECT state, reason, count(*), count(DISTINCT key) FILTER (WHERE parks)
+FROM (SELECT state, reason, key, parks FROM {dead} WHERE consumer = :consumer LIMIT :limit) d
+GROUP BY state, reason ORDER BY state, reason;
+
+-- name: rates
+-- Counters since some minutes ago.
+SELECT coalesce(sum(received), 0)::bigint, coalesce(sum(done), 0)::bigint,
+       coalesce(sum(duplicate), 0)::bigint, coalesce(sum(failed), 0)::bigint,
+       coalesce(sum(dead), 0)::bigint, coalesce(sum(quarantined), 0)::bigint
+FROM {minute}
+WHERE consumer = :consumer
+  AND minute > clock_timestamp() - make_interval(mins => :minutes::integer);
+
+-- name: workers
+-- Who drains.
+SELECT name, batch, started_at, beat_at, until < clock_timestamp() FROM {worker}
+WHERE consumer = :consumer ORDER BY name;
+
+-- name: all_positions
+-- How far each part of each source was read.
+SELECT source, part, next, owner_name, suspects, moved_at FROM {position}
+WHERE consumer = :consumer ORDER BY source, part;
+
+-- name: messages
+-- Messages that arrived within a time, the newest last.
+SELECT * FROM (
+  SELECT m.seq, m.origin, m.message_id, m.type, m.version, m.key, m.state, m.reason, m.attempts,
+         m.received_at, m.processed_at, m.last_error
+  FROM {message} m
+  WHERE m.consumer = :consumer
+    AND m.received_at > coalesce(:since::timestamptz, '-infinity')
+    AND m.seq > :after
+    AND (:state::text IS NULL OR m.state = :state)
+    AND (:type::text IS NULL OR m.type = :type)
+    AND (:key::text IS NULL OR m.key = :key)
+  ORDER BY m.seq DESC LIMIT :limit
+) newest ORDER BY seq;
+
+-- name: message_named
+-- Everything about a message. Its origins are looked up one by one: an index begins with them.
+WITH RECURSIVE origins AS (
+  SELECT min(origin) AS origin FROM {inbox} WHERE consumer = :consumer
+  UNION ALL
+  SELECT (SELECT min(i.origin) FROM {inbox} i WHERE i.consumer = :consumer AND i.origin > o.origin)
+  FROM origins o WHERE o.origin IS NOT NULL
+)
+SELECT m.seq, m.origin, m.message_id, m.type, m.version, m.key, m.state, m.reason, m.attempts,
+       m.received_at, m.processed_at, m.last_error,
+       i.payload, i.headers::text, m.source, m.coordinates, m.occurred_at
+FROM origins o
+JOIN {inbox} i ON i.consumer = :consumer AND i.origin = o.origin AND i.message_id = :id
+JOIN {message} m ON m.consumer = i.consumer AND m.origin = i.origin AND m.message_id = i.message_id
+WHERE :origin::text IS NULL OR o.origin = :origin;
+
+-- name: attempts
+-- The runs of a message.
+SELECT number, outcome, error, duration, worker, ended_at FROM {attempt}
+WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
+
+-- name: actions
+-- What operators did to a message.
+SELECT act, by_whom, why, acted_at FROM {action}
+WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
+
+-- name: dead_groups
+-- Dead letters by what they died of.
+SELECT state, reason, coalesce(fingerprint, ''), min(type), count(*), min(id), max(id), max(died_at),
+       min(error)
+FROM {dead} WHERE consumer = :consumer GROUP BY 1, 2, 3 ORDER BY 5 DESC LIMIT :limit;

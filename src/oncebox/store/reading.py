@@ -1,0 +1,256 @@
+"""Reading: what operators look at. The same on every database, but for how it keeps time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from oncebox.store.contract import Connection, Steps
+
+MANY = 100_001
+"""Rows that are counted at most: beyond, it does not matter any more."""
+
+T = TypeVar("T")
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What happened within some minutes."""
+
+    received: int
+    done: int
+    duplicate: int
+    failed: int
+    dead: int
+    quarantined: int
+
+
+class DeadCount(msgspec.Struct, frozen=True):
+    """How many died of a reason."""
+
+    state: str
+    reason: str
+    count: int
+    keys: int
+    """How many keys wait for them."""
+
+
+class WorkerSeen(msgspec.Struct, frozen=True):
+    """A drainer, as it was last heard of."""
+
+    name: str
+    batch: int
+    started_at: datetime
+    beat_at: datetime
+    is_overdue: bool
+
+
+class PartSeen(msgspec.Struct, frozen=True):
+    """A part of a source, and how far it was read."""
+
+    source: str
+    part: str
+    next: int
+    owner: str | None
+    suspects: int
+    moved_at: datetime
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a consumer is."""
+
+    consumer: str
+    ready: int
+    retrying: int
+    parked: int
+    alone: int
+    oldest_pending: datetime | None
+    dead: Sequence[DeadCount]
+    rates: Mapping[int, Rates]
+    """By minutes: 1, 5 and 60."""
+    workers: Sequence[WorkerSeen]
+    parts: Sequence[PartSeen]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A message in a list."""
+
+    seq: int
+    origin: str
+    message_id: str
+    type: str
+    version: int
+    key: str | None
+    state: str
+    reason: str | None
+    attempts: int
+    received_at: datetime
+    processed_at: datetime | None
+    last_error: str | None
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A run of a handler."""
+
+    number: int
+    outcome: str
+    error: str | None
+    duration: float | None
+    worker: str
+    ended_at: datetime
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What an operator did."""
+
+    act: str
+    by: str
+    why: str
+    at: datetime
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """Everything about a message."""
+
+    message: Seen
+    payload: bytes | None
+    headers: str | None
+    source: str | None
+    coordinates: str | None
+    occurred_at: datetime | None
+    attempts: Sequence[Attempt]
+    actions: Sequence[Action]
+
+
+class DeadGroup(msgspec.Struct, frozen=True):
+    """Dead letters that died of the same."""
+
+    state: str
+    reason: str
+    fingerprint: str
+    type: str | None
+    count: int
+    first: int
+    last: int
+    died_at: datetime
+    error: str | None
+
+
+class Reading:
+    """A store, as far as people look into it."""
+
+    _sql: dict[str, str]
+
+    def _moment(self, value: Any) -> datetime | None:
+        """A time as the database keeps it."""
+        raise NotImplementedError
+
+    def _kept(self, time: datetime | None) -> Any:
+        """A time as the database wants it."""
+        raise NotImplementedError
+
+    def status(self, connection: Connection, consumer: str) -> Steps[Status]:
+        """How a consumer is."""
+        some = {"consumer": consumer, "limit": MANY, "now": self._kept(datetime.now(UTC))}
+        pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
+        oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
+        dead = yield from connection.fetch(self._sql["count_dead"], some)
+        workers = yield from connection.fetch(self._sql["workers"], some)
+        parts = yield from connection.fetch(self._sql["all_positions"], some)
+        rates = {}
+        for minutes in (1, 5, 60):
+            rates[minutes] = yield from self._rates(connection, consumer, minutes)
+        ready, retrying, parked, alone = map(int, pending)
+        return Status(
+            consumer=consumer,
+            ready=ready,
+            retrying=retrying,
+            parked=parked,
+            alone=alone,
+            oldest_pending=self._moment(oldest[0][0]) if oldest else None,
+            dead=[DeadCount(*row) for row in dead],
+            rates=rates,
+            workers=[self._made(WorkerSeen, row) for row in workers],
+            parts=[self._made(PartSeen, row) for row in parts],
+        )
+
+    def _rates(self, connection: Connection, consumer: str, minutes: int) -> Steps[Rates]:
+        earliest = self._kept(datetime.now(UTC) - timedelta(minutes=minutes))
+        params = {"consumer": consumer, "minutes": minutes, "earliest": earliest}
+        row = (yield from connection.fetch(self._sql["rates"], params))[0]
+        return Rates(*map(int, row))
+
+    def messages(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        since: datetime | None,
+        after: int,
+        limit: int,
+        state: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+    ) -> Steps[list[Seen]]:
+        """Messages that arrived since a time, behind a number, the newest last."""
+        params = {
+            "consumer": consumer,
+            "since": self._kept(since),
+            "after": after,
+            "limit": limit,
+            "state": state,
+            "type": type,
+            "key": key,
+        }
+        found = yield from connection.fetch(self._sql["messages"], params)
+        return [self._made(Seen, row) for row in found]
+
+    def message(
+        self, connection: Connection, consumer: str, id: str, origin: str | None
+    ) -> Steps[list[Detail]]:
+        """Everything about the messages of an id: one per origin."""
+        params = {"consumer": consumer, "id": id, "origin": origin}
+        details = []
+        for row in (yield from connection.fetch(self._sql["message_named"], params)):
+            seen = self._made(Seen, row[:12])
+            named = {**params, "origin": seen.origin}
+            attempts = yield from connection.fetch(self._sql["attempts"], named)
+            actions = yield from connection.fetch(self._sql["actions"], named)
+            payload, headers, source, coordinates, occurred_at = row[12:]
+            details.append(
+                Detail(
+                    seen,
+                    None if payload is None else bytes(payload),
+                    headers,
+                    source,
+                    coordinates,
+                    self._moment(occurred_at),
+                    [self._made(Attempt, attempt) for attempt in attempts],
+                    [self._made(Action, action) for action in actions],
+                )
+            )
+        return details
+
+    def dead_groups(
+        self, connection: Connection, consumer: str, *, limit: int
+    ) -> Steps[list[DeadGroup]]:
+        """Dead letters by what they died of, the most frequent first."""
+        params = {"consumer": consumer, "limit": limit}
+        found = yield from connection.fetch(self._sql["dead_groups"], params)
+        return [self._made(DeadGroup, row) for row in found]
+
+    def _made(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
+        """A value of a row; its fields whose names end with _at, or are "at", are times."""
+        fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+        return kind(
+            *(
+                self._moment(value)
+                if name.endswith("_at") or name == "at"
+                else bool(value)
+                if name.startswith("is_")
+                else value
+                for name, value in zip(fields, row, strict=True)
+            )
+        )

@@ -1,0 +1,20 @@
+-- serves: 1
+
+-- name: position
+-- How far a consumer has read a partition or file, and who reads it at the moment. The row is written
+-- first in every unit of work: so a reader that lost its partition can commit nothing any more.
+-- suspects: how many of the next messages were in the hands of an owner that vanished.
+CREATE TABLE {position} (
+  consumer   TEXT NOT NULL,
+  source     TEXT NOT NULL,
+  part       TEXT NOT NULL,
+  next       INTEGER NOT NULL,
+  mark       TEXT,
+  owner      TEXT,
+  owner_name TEXT,
+  batch      INTEGER NOT NULL DEFAULT 0,
+  suspects   INTEGER NOT NULL DEFAULT 0,
+  until      INTEGER,
+  moved_at   INTEGER NOT NULL,
+  PRIMARY KEY (consumer, source, part)
+) STRICT;

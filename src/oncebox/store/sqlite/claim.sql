@@ -1,0 +1,102 @@
+-- name: take_write_lock
+-- On a transaction that the caller opened: become its writer, or learn at once that it cannot.
+DELETE FROM {inbox} WHERE 0;
+
+-- name: known
+-- Which of these messages are in the inbox already, with their hashes.
+SELECT r.key, i.content_hash
+FROM json_each(:messages) r
+CROSS JOIN {inbox} i ON i.consumer = :consumer
+  AND i.origin = json_extract(r.value, '$[0]') AND i.message_id = json_extract(r.value, '$[1]');
+
+-- name: draw_seq
+-- Draw so many numbers; the answer is the last of them.
+UPDATE {seq} SET last = last + :count RETURNING last;
+
+-- name: insert
+-- A claim. The write lock is held, so a conflict here would be a fault of ours: it raises.
+INSERT INTO {inbox} (seq, consumer, origin, message_id, type, version, key, payload, content_hash,
+                     headers, source, coordinates, occurred_at, minted_at, received_at)
+VALUES (:seq, :consumer, :origin, :message_id, :type, :version, :key, :payload, :content_hash,
+        :headers, :source, :coordinates, :occurred_at, :minted_at, :received_at);
+
+-- name: unclaim
+-- Take back what a refused claim() inserted a moment ago in this same transaction.
+DELETE FROM {inbox} WHERE seq = :seq;
+
+-- name: waiting
+-- The keys that have unfinished messages, and whether these wait: if any does, the newest does.
+SELECT k.value, max(coalesce(
+         (SELECT p.available_at IS NOT NULL FROM {pending} p
+          WHERE p.consumer = :consumer AND p.key = k.value ORDER BY p.seq DESC LIMIT 1), 0),
+       EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.parks AND d.key = k.value))
+FROM json_each(:keys) k
+WHERE EXISTS (SELECT 1 FROM {pending} p WHERE p.consumer = :consumer AND p.key = k.value)
+   OR EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.parks AND d.key = k.value);
+
+-- name: watermark
+-- Nothing older can be told from a duplicate.
+SELECT purged_before FROM {consumer} WHERE consumer = :consumer;
+
+-- name: probe
+-- Set after the claim: as long as it can be released, this is still the claim's transaction.
+SAVEPOINT oncebox_probe;
+
+-- name: guard
+-- Fails unless this is still the transaction of the claim.
+RELEASE SAVEPOINT oncebox_probe;
+
+-- name: store_pending
+-- What failed or has to wait.
+INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
+                       source, coordinates, occurred_at, attempts, alone, deaths, replay,
+                       last_error, available_at)
+VALUES (:consumer, :lane, :seq, :origin, :message_id, :type, :version, :key, :payload, :headers,
+        :source, :coordinates, :occurred_at, :attempts, :alone, :deaths, :replay,
+        :last_error, :available_at);
+
+-- name: store_dead
+-- Dead letters and quarantine; a delivery that was quarantined before adds nothing.
+INSERT INTO {dead} (consumer, state, reason, seq, origin, message_id, type, version, key, parks,
+                    payload, content_hash, headers, source, coordinates, occurred_at, attempts,
+                    deaths, replay, error, fingerprint, sighting, died_at, tell_at)
+VALUES (:consumer, :state, :reason, :seq, :origin, :message_id, :type, :version, :key, :parks,
+        :payload, :content_hash, :headers, :source, :coordinates, :occurred_at, :attempts,
+        :deaths, :replay, :error, :fingerprint, :sighting, :died_at, :tell_at)
+ON CONFLICT (consumer, sighting) DO NOTHING;
+
+-- name: store_attempts
+-- One row per failed run, and per run of a message that had been stored.
+INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
+                       duration, worker, ended_at)
+VALUES (:consumer, :origin, :message_id, :replay, :number, :outcome, :error, :fingerprint,
+        :duration, :worker, :ended_at);
+
+-- name: count
+-- The counters of this worker and minute.
+INSERT INTO {minute} (consumer, minute, worker, received, done, duplicate, failed, parked,
+                      stored, dead, quarantined, ignored)
+VALUES (:consumer, :minute, :worker, :received, :done, :duplicate, :failed, :parked,
+        :stored, :dead, :quarantined, :ignored)
+ON CONFLICT (consumer, minute, worker) DO UPDATE SET
+  received = received + excluded.received, done = done + excluded.done,
+  duplicate = duplicate + excluded.duplicate, failed = failed + excluded.failed,
+  parked = parked + excluded.parked, stored = stored + excluded.stored,
+  dead = dead + excluded.dead, quarantined = quarantined + excluded.quarantined,
+  ignored = ignored + excluded.ignored;
+
+-- name: park_followers
+-- Everything behind this message of its key waits, also what had a retry time of its own.
+UPDATE {pending} SET available_at = 9223372036854775807
+WHERE consumer = :consumer AND key = :key AND seq > :seq;
+
+-- name: release
+-- What waits for these keys may run, up to the next retrying head or parking dead letter.
+UPDATE {pending} AS p SET available_at = NULL
+WHERE p.consumer = :consumer AND p.key IN (SELECT value FROM json_each(:keys))
+  AND p.available_at = 9223372036854775807
+  AND NOT EXISTS (SELECT 1 FROM {pending} h
+                  WHERE h.consumer = p.consumer AND h.key = p.key AND h.seq < p.seq
+                    AND h.available_at < 9223372036854775807)
+  AND NOT EXISTS (SELECT 1 FROM {dead} d
+                  WHERE d.consumer = p.consumer AND d.key = p.key AND d.parks AND d.seq < p.seq);

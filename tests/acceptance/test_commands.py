@@ -1,0 +1,129 @@
+"""The command line, as operators meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command, query, write_events
+
+pytestmark = pytest.mark.usefixtures("ready")
+
+
+@pytest.fixture
+def consumed(ready: None, oncebox: Command, folder: Path) -> None:
+    """A file went through: two good ones, a duplicate, one rejected, one of an unknown type."""
+    events = folder / "events.jsonl"
+    write_events(events, "1", "2", "1", "reject")
+    with events.open("a") as file:
+        file.write('{"specversion": "1.0", "id": "u", "source": "shop", "type": "?", "data": {}}\n')
+    done = oncebox("run", "billing:inbox", "--from", f"file://{events}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("consumed")
+def test_a_file_goes_through_and_everything_about_it_can_be_seen(
+    oncebox: Command, database: str
+) -> None:
+    assert query(database, "SELECT id FROM effects ORDER BY id") == [("1",), ("2",)]
+    status = json.loads(oncebox("status", "billing:inbox", "--json").stdout)
+    assert {group["reason"]: group["count"] for group in status["dead"]} == {
+        "rejected": 1,
+        "unknown type": 1,
+    }
+    assert status["rates"]["60"]["duplicate"] == 1
+    assert "duplicates absorbed" in oncebox("status", "billing:inbox").stdout
+    listed = oncebox("list", "billing:inbox", "--state", "done", "--json").stdout.splitlines()
+    assert [json.loads(line)["message_id"] for line in listed] == ["1", "2"]
+    shown = oncebox("show", "billing:inbox", "reject").stdout
+    assert "Reject: no" in shown
+    assert "dead (rejected)" in shown
+    assert oncebox("show", "billing:inbox", "nobody").returncode == 3
+    tail = oncebox("tail", "billing:inbox", "-n", "1").stdout
+    assert "unknown type" in tail
+
+
+@pytest.mark.usefixtures("consumed")
+def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, database: str) -> None:
+    groups = oncebox("dead", "billing:inbox", "--json").stdout.splitlines()
+    assert sorted(json.loads(group)["reason"] for group in groups) == ["rejected", "unknown type"]
+    act = ("billing:inbox", "--reason", "rejected", "--why", "a try", "--by", "ada")
+    preview = oncebox("retry", *act, "--dry-run")
+    assert preview.returncode == 0
+    assert "reject" in preview.stdout
+    assert query(database, "SELECT count(*) FROM oncebox_pending") == [(0,)]
+    assert oncebox("retry", *act, input="n\n").returncode == 1, "asked, and refused"
+    done = oncebox("retry", *act, "--yes", "--json")
+    assert json.loads(done.stdout) == {"act": "retry", "done": 1, "left": 0}
+    assert query(database, "SELECT count(*) FROM oncebox_pending") == [(1,)]
+    assert oncebox("discard", "billing:inbox", "--all", "--why", "noise", "-y").returncode == 0
+    assert query(database, "SELECT act, by_whom, why FROM oncebox_action ORDER BY id")[0] == (
+        "retry",
+        "ada",
+        "a try",
+    )
+    assert oncebox("discard", "billing:inbox", "--all", "--why", "x", "-y").returncode == 3
+
+
+def test_lines_from_standard_input_go_through(oncebox: Command, database: str) -> None:
+    lines = "".join(
+        json.dumps({"specversion": "1.0", "id": id, "source": "s", "type": "order", "data": {}})
+        + "\n"
+        for id in ("1", "2")
+    )
+    done = oncebox("run", "billing:inbox", "--from", "-", input=lines)
+    assert done.returncode == 0, done.stderr
+    assert query(database, "SELECT id FROM effects ORDER BY id") == [("1",), ("2",)]
+
+
+def test_the_sql_can_be_reviewed(oncebox: Command) -> None:
+    printed = oncebox("sql", "billing:inbox").stdout
+    assert 'CREATE TABLE "oncebox_inbox"' in printed
+    assert printed == oncebox("migrate", "billing:inbox", "--dry-run").stdout
+    assert "up to date" in oncebox("migrate", "billing:inbox").stdout
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("rnu",), 2, "Did you mean 'run'?"),
+        (("status", "billing"), 2, "module:attribute"),
+        (("status", "bling:inbox"), 2, "there is no module 'bling' here"),
+        (("status", "billing:box"), 2, "it has inbox"),
+        (("run", "billing:inbox", "--from", "flie:///x"), 2, "did you mean 'file'?"),
+        (("run", "billing:inbox", "--from", "-", "--workers", "2"), 2, "one worker only"),
+        (("retry", "billing:inbox", "--why", "x"), 2, "numbers, filters, or --all"),
+        (("list", "billing:inbox", "--since", "soon"), 2, "write 90s, 15m, 2h or 7d"),
+        (("status",), 2, "APP"),
+    ],
+)
+def test_mistakes_are_met_with_a_remedy(
+    oncebox: Command, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = oncebox(*arguments)
+    assert says in done.stderr
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_settings_come_from_pyproject_and_the_environment(
+    oncebox: Command, folder: Path, environment: dict[str, str]
+) -> None:
+    (folder / "pyproject.toml").write_text('[tool.oncebox]\napp = "billing:inbox"\nlimit = 1\n')
+    write_events(folder / "events", "1", "2")
+    environment["ONCEBOX_FROM"] = f"file://{folder}/events"
+    assert oncebox("run").returncode == 0
+    assert len(oncebox("list", "--json").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_missing_tables_name_the_command_that_makes_them(
+    oncebox: Command, environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment["DATABASE"] = f"sqlite:///{tmp_path}/other.db"
+    done = oncebox("status", "billing:inbox")
+    assert "try: oncebox migrate billing:inbox" in done.stderr
+    assert done.returncode == 1

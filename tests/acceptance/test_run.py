@@ -1,0 +1,129 @@
+"""oncebox run: workers that die, hang, stop; and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services import wait_until
+
+from .conftest import query, write_events
+
+pytestmark = [pytest.mark.usefixtures("ready"), pytest.mark.crash]
+
+
+@pytest.fixture
+def events(folder: Path) -> Path:
+    path = folder / "events.jsonl"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def workers(port: int) -> list[dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=5) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["workers"]
+            return found
+    except OSError:
+        return []
+
+
+def is_ready(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
+    except (urllib.error.HTTPError, OSError):
+        return False
+    return True
+
+
+def effects(database: str) -> list[str]:
+    return [row[0] for row in query(database, "SELECT id FROM effects ORDER BY id")]
+
+
+def test_workers_that_are_killed_are_started_again_and_nothing_is_lost(
+    start: Callable[..., Any], database: str, events: Path, port: int
+) -> None:
+    ids = [f"{number:03}" for number in range(60)]
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--batch", "5",
+        "--workers", "2", "--health", str(port),
+    )  # fmt: skip
+    try:
+        wait_until(lambda: is_ready(port), "it does not get ready")
+        for number in range(0, 60, 20):
+            write_events(events, *ids[number : number + 20])
+            for worker in workers(port):
+                if worker["pid"]:
+                    os.kill(worker["pid"], signal.SIGKILL)
+        wait_until(lambda: effects(database) == ids, "something is missing")
+        wait_until(lambda: is_ready(port), "it does not recover")
+        assert sum(worker["restarts"] for worker in workers(port)) >= 2
+    finally:
+        run.terminate()
+        _, err = run.communicate(timeout=30)
+    assert run.returncode == 0, err
+    assert "it is started again" in err
+    assert query(database, "SELECT owner FROM oncebox_position") == [(None,)], "it signed off"
+    assert query(database, "SELECT count(*) FROM oncebox_worker")[0][0] <= 3
+
+
+def test_a_message_that_kills_ends_dead_and_the_others_go_through(
+    start: Callable[..., Any], database: str, events: Path
+) -> None:
+    write_events(events, "1", "kill", "2", "3")
+    run = start("run", "billing:inbox", "--from", f"file://{events}?follow=1")
+    try:
+        wait_until(lambda: effects(database) == ["1", "2", "3"], "the others wait")
+        dead = "SELECT message_id, reason FROM oncebox_dead"
+        wait_until(
+            lambda: query(database, dead) == [("kill", "killed its process")], "it never dies"
+        )
+    finally:
+        run.terminate()
+        run.communicate(timeout=30)
+
+
+def test_a_second_signal_ends_at_once(start: Callable[..., Any], events: Path, port: int) -> None:
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--health", str(port)
+    )
+    wait_until(lambda: is_ready(port), "it does not get ready")
+    pids = [worker["pid"] for worker in workers(port)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)  # they cannot stop in peace
+    run.send_signal(signal.SIGINT)
+    run.send_signal(signal.SIGTERM)
+    wait_until(lambda: run.poll() is not None or run.send_signal(signal.SIGTERM), "it stays")
+    run.communicate(timeout=30)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_no_worker_outlives_its_supervisor(
+    start: Callable[..., Any], events: Path, port: int
+) -> None:
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--health", str(port)
+    )
+    wait_until(lambda: is_ready(port), "it does not get ready")
+    pids = [worker["pid"] for worker in workers(port)]
+    run.kill()
+    run.communicate(timeout=30)
+    wait_until(
+        lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "they are still there"
+    )
