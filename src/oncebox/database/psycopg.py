@@ -244,12 +244,17 @@ class PsycopgWork:
     # -- our own statements ---------------------------------------------------------------------
 
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
-        yield from self.execute(sql, params)
+        statement = translate(sql, "binary")
+        yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
         return (yield self._binary.fetchall)  # type: ignore[no-any-return]
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
         statement = translate(sql, "binary")
-        yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
+        args = (statement.sql, statement.pick(params) or None)
+        if self._pipeline is None:
+            yield partial(self._binary.execute, *args)
+        else:
+            yield partial(self._queue, self._binary, *args)
 
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
         statement = translate(sql, "binary")

@@ -20,7 +20,7 @@ TESTED = ("3.3",)
 SUPPORTED = psycopg.__version__.startswith(tuple(f"{version}." for version in TESTED))
 
 
-def queue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
+def queue(cursor: Any, sql: str, params: tuple[Any, ...] | None) -> Any:
     """Execute in a pipeline, without looking whether answers have come."""
     if not SUPPORTED:
         return cursor.execute(sql, params)
@@ -33,7 +33,7 @@ def queue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
     return cursor
 
 
-async def aqueue(cursor: Any, sql: str, params: tuple[Any, ...]) -> Any:
+async def aqueue(cursor: Any, sql: str, params: tuple[Any, ...] | None) -> Any:
     """The same for an async cursor."""
     if not SUPPORTED:
         return await cursor.execute(sql, params)
