@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture check format coverage matrix bench constraints clean
+.PHONY: help setup demo soak test torture check format coverage matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--seconds 10"
 	$(BIN)/oncebox demo $(ARGS)
+
+soak: $(STAMP)  ## A million lines through four workers that are killed, twice
+	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) $(BIN)/python -m pytest tests/acceptance/test_soak.py $(ARGS)
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
 	$(BIN)/python -m pytest $(or $(ARGS),-n 2)

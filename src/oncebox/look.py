@@ -10,7 +10,7 @@ from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.errors import NotFound
 from oncebox.store.contract import Steps
-from oncebox.store.reading import DeadGroup, Detail, Seen, Status
+from oncebox.store.reading import DeadGroup, Detail, Rates, Seen, Status
 
 DAY = timedelta(days=1)
 
@@ -51,6 +51,16 @@ class Look:
     async def astatus(self) -> Status:
         """See status()."""
         return await arun(self._look("status", is_async=True))
+
+    def rates(self, *, since: datetime) -> Rates:
+        """How many messages had which outcome since a time, by the minute."""
+        rates: Rates = run(self._look("rates", is_async=False, since=since))
+        return rates
+
+    async def arates(self, *, since: datetime) -> Rates:
+        """See rates()."""
+        rates: Rates = await arun(self._look("rates", is_async=True, since=since))
+        return rates
 
     def messages(
         self,

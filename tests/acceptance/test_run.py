@@ -83,6 +83,7 @@ def test_workers_that_are_killed_are_started_again_and_nothing_is_lost(
     assert query(database, "SELECT count(*) FROM oncebox_worker")[0][0] <= 3
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_message_that_kills_ends_dead_and_the_others_go_through(
     start: Callable[..., Any], database: str, events: Path
 ) -> None:

@@ -780,3 +780,46 @@ def test_a_drain_is_refused_at_levels_that_could_not_keep_an_order(
         shop.drain()
     assert world.pending() == [("1", 0, "ready")]
     assert world.query("SELECT count(*) FROM oncebox_worker") == [(0,)]
+
+
+# -- what a review found --------------------------------------------------------------------------
+
+
+@pytest.mark.only(("psycopg",))
+def test_a_suspect_is_not_run_beside_an_earlier_message_that_was_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator retries an earlier letter between the take and the record of the suspect."""
+    shop = Shop(world, order=Order.skip)
+    shop.bad["first"] = Reject()
+    shop.process(kept("first", "k"))
+    shop.bad.clear()
+    shop.receive(redelivered(kept("second", "k")))
+    store: Any = shop.inbox._store
+    put_off = store.put_off
+
+    def late(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        monkeypatch.setattr(store, "put_off", put_off)
+        other = world.inbox(migrate=False)
+        other.dead.retry(everything=True, why="now")
+        return (yield from put_off(*args, **kwargs))
+
+    monkeypatch.setattr(store, "put_off", late)
+    monkeypatch.setattr(oncebox.drain, "PAUSES", (0.001,) * 4)
+    assert shop.drain() == {"done": 2}
+    assert shop.ran()[-2:] == ["first", "second"]
+
+
+@pytest.mark.only(("sqlite3", "psycopg"))
+def test_the_brake_does_not_overflow(
+    world: World, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.receive(redelivered(kept("1", None)))
+
+    def many(*args: Any) -> Iterator[Any]:
+        yield from ()
+        return 100_000
+
+    monkeypatch.setattr(shop.inbox._store, "count_deaths", many)
+    assert shop.drain() == {}
+    assert world.pending() == [("1", 0, "retrying")]

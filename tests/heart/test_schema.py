@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-from oncebox import Inbox
+from oncebox import Inbox, Retry
 from oncebox.errors import CodeTooOld, ConfigurationError, SchemaMissing
 from services import wait_until
 from worlds import ON_POSTGRES, World, order, write_effect
@@ -209,12 +211,47 @@ def test_a_claim_planned_on_an_empty_table_does_not_scan_a_full_one(
     assert read_rows(world, table) < 10_000, "100 messages must not read the whole table"
 
 
+@pytest.mark.only(("psycopg",))
+@pytest.mark.parametrize("key", ["n", "'hot'"], ids=["many keys", "one key"])
+def test_a_drain_planned_on_an_empty_table_does_not_scan_a_full_one(world: World, key: str) -> None:
+    """Whether 50,000 messages of other keys are parked, or of the very key that goes on."""
+    inbox = world.inbox(retry=Retry(first=timedelta(0), cap=timedelta(0), jitter=0))
+    world.on(inbox, "order", fail_once())
+    world.execute("ALTER TABLE oncebox_pending SET (autovacuum_enabled = off)")
+    world.execute(FILL["pending"].replace("50000", "1"))
+    world.execute("ANALYZE")
+    for number in range(12):
+        world.receive(inbox, [order(f"warm-{number}", key="k")])
+        world.drain(inbox)
+    wall = FILL["pending"].replace("(1, 50000)", "(2, 50000)").replace("1, n, ''", f"1, {key}, ''")
+    world.execute(wall.replace("'billing', 0", "'billing', n % 64"))
+    world.receive(inbox, [order("free", key="free"), order("behind", key="hot")])
+    world.drain(inbox)
+    inbox.close()
+    assert "free" in world.effects()
+    wait_until(lambda: read_rows(world, "pending") > 0, "nothing was read")
+    assert read_rows(world, "pending") < 10_000, "a few messages must not read the whole table"
+
+
+def fail_once() -> Any:
+    """A handler that fails for the first time, so that a drain has all to do that it can."""
+    seen: set[str] = set()
+
+    def handle(payload: dict[str, Any], tx: Any) -> Iterator[Any]:
+        yield from write_effect(payload, tx)
+        if payload["id"] not in seen:
+            seen.add(payload["id"])
+            raise ValueError("not yet")
+
+    return handle
+
+
 FILL = {
     "inbox": "INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version) "
     "SELECT 'billing', 'test', 'old-' || n, -n, '', 1 FROM generate_series(1, 50000) n",
     "pending": "INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, "
-    "version, key, payload, available_at) SELECT 'billing', 0, -n, 'test', 'waits-' || n, '', 1, "
-    "n, '', 'infinity' FROM generate_series(1, 50000) n",
+    "version, key, payload, available_at) SELECT 'billing', 0, -n, 'test', 'waits-' || n, '', "
+    "1, n, '', 'infinity' FROM generate_series(1, 50000) n",
     "dead": "INSERT INTO oncebox_dead (consumer, state, reason, key, parks, payload) "
     "SELECT 'billing', 'dead', '', n, true, '' FROM generate_series(1, 50000) n",
 }

@@ -9,7 +9,7 @@ from oncebox.cli.dead import dead, discard, retry
 from oncebox.cli.demo import demo
 from oncebox.cli.group import Commands
 from oncebox.cli.look import list_messages, show, status, tail
-from oncebox.cli.run import run, worker
+from oncebox.cli.run import drain, run, worker
 from oncebox.cli.schema import migrate, sql
 
 __all__ = ["main"]
@@ -28,6 +28,7 @@ def main() -> None:
 for command in (
     run,
     worker,
+    drain,
     migrate,
     sql,
     status,

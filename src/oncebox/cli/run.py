@@ -8,18 +8,21 @@ import os
 import signal
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.health import serve_health
+from oncebox.cli.output import json_option, print_json
 from oncebox.errors import ConfigurationError
 from oncebox.inbox import Inbox
 from oncebox.services import Consumer, Drainer
 from oncebox.services.loop import Loop
 from oncebox.services.supervise import Supervisor, Task
 from oncebox.sources import source_of
+from oncebox.store.reading import Rates, Status
 
 _options = (
     click.option(
@@ -97,7 +100,9 @@ def run(
     _log(log_level)
     inbox = app.load()
     source = source_of(url)
-    called(inbox, inbox.look.status)  # fails now, with a remedy, if it would fail later
+    since = datetime.now(UTC) - timedelta(days=1)
+    # This fails now, with a remedy, if it would fail later.
+    before = called(inbox, inbox.look.rates, since=since)
     if not source.features.positions and workers > 1:
         raise ConfigurationError(f"{url} can be read by one worker only: --workers 1")
     common = [sys.executable, "-m", "oncebox", "worker", str(app), "--from", url, "--mode", mode]
@@ -112,23 +117,64 @@ def run(
         "{life}",
     ]
     patience = 2 * inbox.transaction_timeout.total_seconds() + 30
-    consumers = [
-        Task(f"consumer {n}", [*common, "--role", "consume"], patience)
-        for n in range(1, workers + 1)
-    ]
-    drainers = [
-        Task(f"drainer {n}", [*common, "--role", "drain"], patience)
-        for n in range(1, (workers if mode == "stored" else 1) + 1)
-    ]
-    supervisor = Supervisor([*consumers, *drainers], essential=[task.name for task in consumers])
+
+    def tasks(role: str, count: int) -> list[Task]:
+        command = [*common, "--role", role]
+        return [Task(f"{role} {n}", command, patience) for n in range(1, count + 1)]
+
+    drainers = workers if mode == "stored" else 1
+    consumers = tasks("consume", workers)
+    supervisor = Supervisor(
+        [*consumers, *tasks("drain", drainers)], essential=[task.name for task in consumers]
+    )
     with serve_health(health, supervisor):
-        raise SystemExit(supervisor.run())
+        code = supervisor.run()
+    if not code and not supervisor.interrupted:
+        code = Supervisor(tasks("finish", drainers)).run()
+    _sum_up(before, called(inbox, inbox.look.rates, since=since), called(inbox, inbox.look.status))
+    raise SystemExit(code)
+
+
+def _sum_up(before: Rates, after: Rates, status: Status) -> None:
+    """Say what came of it. Other processes of the same consumer are counted as well."""
+    counts = {
+        name: getattr(after, name) - getattr(before, name) for name in after.__struct_fields__
+    }
+    left = status.ready + status.retrying + status.parked
+    click.echo(
+        "{received:,} received: {done:,} done, {duplicate:,} duplicates absorbed, {failed:,} "
+        "failed runs, {dead:,} dead, {quarantined:,} quarantined; {left:,} pending".format(
+            **counts, left=left
+        ),
+        err=True,
+    )
+
+
+@click.command()
+@app_argument
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=100,
+    envvar="ONCEBOX_BATCH",
+    show_default=True,
+    help="Messages per transaction.",
+)
+@json_option
+def drain(app: Reference, batch: int, as_json: bool) -> None:
+    """Run what was stored and is due, until nothing is; for tests and cron jobs."""
+    inbox = app.load()
+    counts = called(inbox, inbox.drain, batch=batch)
+    if as_json:
+        print_json({kind.value: count for kind, count in counts.items()})
+    else:
+        click.echo(", ".join(f"{n:,} {kind}" for kind, n in counts.items()) or "nothing was due")
 
 
 @click.command(hidden=True)
 @app_argument
 @_common
-@click.option("--role", type=click.Choice(["consume", "drain"]), required=True)
+@click.option("--role", type=click.Choice(["consume", "drain", "finish"]), required=True)
 @click.option("--beat", type=int, required=True)
 @click.option("--life", type=int, required=True)
 @click.option("--log-level", default="INFO")
@@ -148,7 +194,7 @@ def worker(
     loop: Loop = (
         Consumer(inbox, source_of(url), mode=mode, batch=batch)
         if role == "consume"
-        else Drainer(inbox, batch=batch)
+        else Drainer(inbox, batch=batch, until_idle=role == "finish")
     )
     loop.on_beat = lambda: os.write(beat, b".")
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())

@@ -20,11 +20,15 @@ class Drainer(Loop):
 
     `poll` is the longest time in seconds between two looks when there is nothing to do; with
     `Inbox(..., notify=True)` on a psycopg database it looks at once when something was stored.
-    Start as many as you like, in threads, processes or on other machines.
+    Start as many as you like, in threads, processes or on other machines. With `until_idle` it
+    stops by itself when nothing is due.
     """
 
-    def __init__(self, inbox: Inbox, *, batch: int = 100, poll: float = 1.0) -> None:
+    def __init__(
+        self, inbox: Inbox, *, batch: int = 100, poll: float = 1.0, until_idle: bool = False
+    ) -> None:
         super().__init__()
+        self._until_idle = until_idle
         if not poll >= SOONEST:
             raise ConfigurationError(f"poll is a number of seconds from {SOONEST}, not {poll!r}")
         self._inbox = inbox
@@ -57,7 +61,9 @@ class Drainer(Loop):
             while not self.is_stopping:
                 step = yield from drain.step()
                 self.beat()
-                if step.idle:
+                if step.idle and self._until_idle:
+                    self.stop()
+                elif step.idle:
                     yield from self._idle(listener)
                 else:
                     self._go_on()

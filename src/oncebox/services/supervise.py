@@ -64,6 +64,8 @@ class Supervisor:
         self._workers = [_Worker(task) for task in tasks]
         self._essential = [w for w in self._workers if w.task.name in essential]
         self._signals = 0
+        self.interrupted = False
+        """Whether somebody told it to stop."""
 
     def run(self) -> int:
         """Returns 0 if everything ended well, else 1; or 2 if a worker could not even begin."""
@@ -87,6 +89,7 @@ class Supervisor:
         return not self._signals and (misused or ended)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
         self._stop()
 
     def _stop(self) -> None:

@@ -161,7 +161,8 @@ class Reading:
         parts = yield from connection.fetch(self._sql["all_positions"], some)
         rates = {}
         for minutes in (1, 5, 60):
-            rates[minutes] = yield from self._rates(connection, consumer, minutes)
+            earliest = datetime.now(UTC) - timedelta(minutes=minutes)
+            rates[minutes] = yield from self.rates(connection, consumer, since=earliest)
         ready, retrying, parked, alone = map(int, pending)
         return Status(
             consumer=consumer,
@@ -176,9 +177,9 @@ class Reading:
             parts=[self._made(PartSeen, row) for row in parts],
         )
 
-    def _rates(self, connection: Connection, consumer: str, minutes: int) -> Steps[Rates]:
-        earliest = self._kept(datetime.now(UTC) - timedelta(minutes=minutes))
-        params = {"consumer": consumer, "minutes": minutes, "earliest": earliest}
+    def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
+        """What happened since a time."""
+        params = {"consumer": consumer, "earliest": self._kept(since)}
         row = (yield from connection.fetch(self._sql["rates"], params))[0]
         return Rates(*map(int, row))
 

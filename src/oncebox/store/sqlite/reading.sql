@@ -19,13 +19,12 @@ FROM (SELECT state, reason, key, parks FROM {dead} WHERE consumer = :consumer LI
 GROUP BY state, reason ORDER BY state, reason;
 
 -- name: rates
--- Counters since some minutes ago.
+-- Counters since a time.
 SELECT coalesce(sum(received), 0), coalesce(sum(done), 0),
        coalesce(sum(duplicate), 0), coalesce(sum(failed), 0),
        coalesce(sum(dead), 0), coalesce(sum(quarantined), 0)
 FROM {minute}
-WHERE consumer = :consumer
-  AND minute > :earliest;
+WHERE consumer = :consumer AND minute > :earliest;
 
 -- name: workers
 -- Who drains.
