@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from services import wait_until
+from services.postgres import Postgres
 
 from .conftest import query, write_events
 
@@ -128,3 +131,37 @@ def test_no_worker_outlives_its_supervisor(
     wait_until(
         lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "they are still there"
     )
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_database_that_restarts_in_the_middle_loses_nothing(
+    start: Callable[..., Any], database: str, events: Path, port: int, postgres: Postgres
+) -> None:
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--health", str(port)
+    )
+    try:
+        wait_until(lambda: is_ready(port), "it does not get ready")
+        write_events(events, "1")
+        wait_until(lambda: effects(database) == ["1"], "nothing is read")
+        postgres.crash()
+        write_events(events, "2", "3")
+        postgres.restart()
+        wait_until(lambda: effects(database) == ["1", "2", "3"], "it does not go on")
+    finally:
+        run.terminate()
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_it_runs_with_a_closed_stdin(
+    folder: Path, environment: dict[str, str], database: str, events: Path
+) -> None:
+    write_events(events, "1")
+    command = f"exec {sys.executable} -m oncebox run billing:inbox --from file://{events} <&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert effects(database) == ["1"]
