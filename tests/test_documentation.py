@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 README = Path(__file__).parents[1] / "README.md"
+DOCS = README.parent / "docs"
 
 
 def test_the_readme_works_and_says_what_it_prints(
@@ -39,8 +42,27 @@ def test_the_first_example_has_at_most_twenty_lines() -> None:
 
 
 def test_the_documentation_names_no_file_that_is_missing() -> None:
-    for page in (README, *README.parent.joinpath("docs").glob("*.md")):
+    for page in (README, *DOCS.glob("*.md")):
         for part in page.read_text().split("](")[1:]:
             link = part.split(")")[0].split("#")[0]
             if link and "://" not in link:
                 assert os.path.exists(page.parent / link), f"{page.name}: {link}"
+
+
+def test_the_documentation_links_to_no_heading_that_is_missing() -> None:
+    for page in (README, *DOCS.glob("*.md")):
+        for name, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text()):
+            target = page.parent / name if name else page
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in map(_anchor, headings), f"{page.name}: {name}#{anchor}"
+
+
+def _anchor(heading: str) -> str:
+    """The name that GitHub gives to a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_reference_says_what_the_commands_say() -> None:
+    made = runpy.run_path(str(DOCS / "generate_commands.py"))["reference"]()
+    complaint = "run: python docs/generate_commands.py > docs/commands.md"
+    assert (DOCS / "commands.md").read_text() == made, complaint

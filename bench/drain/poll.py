@@ -30,7 +30,7 @@ i AS (
 INSERT INTO oncebox_attempt (consumer, origin, message_id, number, outcome, worker)
 SELECT '{oncebox.NAME}', 'bank', id, 1, 'done', 'bench' FROM m"""
 CHUNK = 250_000
-TAKE = f"SELECT * FROM oncebox_take('{oncebox.NAME}', 100, 8, '300000ms')"
+TAKE = f"SELECT * FROM oncebox_take('{oncebox.NAME}', 100, 8, '300000ms', true)"
 EXPLAIN = """
 LOAD 'auto_explain';
 SET auto_explain.log_min_duration = 0;

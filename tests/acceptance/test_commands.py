@@ -117,6 +117,12 @@ def test_settings_come_from_pyproject_and_the_environment(
     environment["ONCEBOX_FROM"] = f"file://{folder}/events"
     assert oncebox("run").returncode == 0
     assert len(oncebox("list", "--json").stdout.splitlines()) == 1
+    assert "state" in oncebox("show", "1").stdout, "an argument that is no APP is none"
+    del environment["ONCEBOX_FROM"]
+    settings = '[tool.oncebox]\napp = "billing:inbox"\njson = true\n'
+    (folder / "pyproject.toml").write_text(f'{settings}from = "file://{folder}/events"\n')
+    assert oncebox("run").returncode == 0
+    assert json.loads(oncebox("status").stdout)["consumer"] == "billing"
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -21,7 +21,8 @@ def main() -> None:
     """oncebox makes every message take effect once.
 
     APP names your inbox as module:attribute, such as billing:inbox. It may also be given as
-    ONCEBOX_APP, or as `app` in the table [tool.oncebox] of pyproject.toml; so may every option.
+    ONCEBOX_APP, or as `app` in the table [tool.oncebox] of pyproject.toml. Options may be given
+    there too, under their names.
     """
 
 

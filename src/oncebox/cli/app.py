@@ -78,6 +78,11 @@ def called(inbox: Inbox, method: Callable[..., Any], *args: Any, **options: Any)
 
     async def awaited() -> Any:
         async with inbox:
-            return await twin(*args, **options)
+            try:
+                return await twin(*args, **options)
+            finally:  # connections of the user's own engine must not outlive this event loop
+                engine = getattr(inbox._database, "engine", None)
+                if engine is not None:
+                    await engine.dispose()
 
     return asyncio.run(awaited())

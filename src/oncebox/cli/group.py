@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -20,9 +22,20 @@ class Commands(click.Group):
     """The commands of oncebox."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        settings = _settings()
-        kwargs.setdefault("default_map", dict.fromkeys(self.commands, settings))
+        self._settings = _settings()
+        defaults = {name: self._defaults(command) for name, command in self.commands.items()}
+        kwargs.setdefault("default_map", defaults)
         return super().main(*args, **kwargs)
+
+    def _defaults(self, command: click.Command) -> dict[str, Any]:
+        """The settings that are options of a command, by the names that click knows them by."""
+        found = {}
+        for parameter in command.params:
+            for option in parameter.opts:
+                name = option.lstrip("-").replace("-", "_")
+                if name in self._settings:
+                    found[str(parameter.name)] = self._settings[name]
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -36,13 +49,25 @@ class Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            return name, command, self._with_app(command, rest)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if not near or "Did you mean" in error.message:
                 raise
             hint = f"{error.message} Did you mean {near[0]!r}?"
             raise click.UsageError(hint, ctx) from error
+
+    def _with_app(self, command: click.Command | None, args: list[str]) -> list[str]:
+        """The arguments, led by the APP of the settings where none of them is one."""
+        app = os.environ.get("ONCEBOX_APP") or getattr(self, "_settings", {}).get("app")
+        takes = command is not None and any(p.name == "app" for p in command.params)
+        if not app or not takes or any(_APP.fullmatch(argument) for argument in args):
+            return args
+        return [str(app), *args]
+
+
+_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def exit_code(error: OnceboxError) -> int:

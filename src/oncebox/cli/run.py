@@ -67,7 +67,7 @@ def _common(command: Any) -> Any:
     default=1,
     envvar="ONCEBOX_WORKERS",
     show_default=True,
-    help="Processes that consume, and as many that drain.",
+    help="Processes that consume; in mode stored, as many drain.",
 )
 @click.option(
     "--health",

@@ -210,6 +210,8 @@ class SqlAlchemyWork:
             self._forget()
             if alive:
                 yield self._root.rollback
+            elif self._root is None:  # nothing was begun: only read
+                yield self.connection.rollback
             else:
                 # The driver's connection may still be inside of the transaction: never to the pool.
                 yield self.connection.invalidate

@@ -51,7 +51,8 @@ CREATE INDEX {dead_killers} ON {dead} (consumer, died_at) WHERE deaths > 0;
 -- one that aborted is evidence that a message killed its worker. The first messages of the lane are
 -- marked to run alone; commit, and ask again.
 -- Plans are made when the tables are empty: ORDER BY lane, seq and not seq alone, so that no other
--- index than that of the ready messages will do; = ANY (ARRAY ...), so that no join is made of it.
+-- index than that of the ready messages will do; ctid = ANY (ARRAY ...), so that no index is searched
+-- again, and no join made of it.
 CREATE FUNCTION {take}(
   p_consumer text, p_limit integer, p_lanes integer, p_timeout text, p_wake boolean
 ) RETURNS TABLE (
@@ -81,8 +82,8 @@ BEGIN
   PERFORM {fence}(p_timeout);
 
   IF p_wake THEN
-    UPDATE {pending} p SET available_at = NULL WHERE p.seq = ANY (ARRAY(
-      SELECT d.seq FROM {pending} d
+    UPDATE {pending} p SET available_at = NULL WHERE p.ctid = ANY (ARRAY(
+      SELECT d.ctid FROM {pending} d
       WHERE d.consumer = p_consumer AND d.available_at < 'infinity'
         AND d.available_at <= clock_timestamp()
       ORDER BY d.available_at LIMIT 500 FOR UPDATE SKIP LOCKED));
@@ -117,7 +118,7 @@ BEGIN
     v_last := (v_now - mod(v_now - v_last::numeric, 4294967296))::text;
     IF pg_xact_status(v_last::xid8) = 'aborted' THEN
       UPDATE {pending} p SET alone = true
-      WHERE p.seq = ANY (ARRAY(SELECT f.seq FROM {pending} f
+      WHERE p.ctid = ANY (ARRAY(SELECT f.ctid FROM {pending} f
                       WHERE f.consumer = p_consumer AND f.lane BETWEEN v_lane AND v_lane
                         AND f.available_at IS NULL AND NOT f.alone
                       ORDER BY f.lane, f.seq LIMIT p_limit));

@@ -99,12 +99,16 @@ WHERE p.key = h.key AND p.consumer || '' = :consumer AND p.seq > h.seq
   AND p.available_at IS DISTINCT FROM 'infinity';
 
 -- name: release
--- What waits for these keys may run, up to the next retrying head or parking dead letter.
+-- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
+-- is, is found out once per key: a key may have a long tail.
 UPDATE {pending} p SET available_at = NULL
-WHERE p.key = ANY (:keys::text[]) AND p.consumer || '' = :consumer AND p.available_at = 'infinity'
-  AND NOT EXISTS (SELECT 1 FROM {pending} h
-                  WHERE h.key = p.key AND h.consumer || '' = p.consumer AND h.seq < p.seq
-                    AND h.available_at < 'infinity')
-  AND NOT EXISTS (SELECT 1 FROM {dead} d
-                  WHERE d.key = p.key AND d.consumer || '' = p.consumer AND d.parks
-                    AND d.seq < p.seq);
+FROM (
+  SELECT k.key, least(
+    (SELECT min(h.seq) FROM {pending} h
+     WHERE h.key = k.key AND h.consumer || '' = :consumer AND h.available_at < 'infinity'),
+    (SELECT min(d.seq) FROM {dead} d
+     WHERE d.key = k.key AND d.consumer || '' = :consumer AND d.parks)) AS holder
+  FROM unnest(:keys::text[]) AS k (key)
+) b
+WHERE p.key = b.key AND p.consumer || '' = :consumer AND p.available_at = 'infinity'
+  AND (b.holder IS NULL OR p.seq < b.holder);

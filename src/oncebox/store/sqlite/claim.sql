@@ -91,12 +91,17 @@ UPDATE {pending} SET available_at = 9223372036854775807
 WHERE consumer = :consumer AND key = :key AND seq > :seq;
 
 -- name: release
--- What waits for these keys may run, up to the next retrying head or parking dead letter.
+-- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
+-- is, is found out once per key: a key may have a long tail.
 UPDATE {pending} AS p SET available_at = NULL
-WHERE p.consumer = :consumer AND p.key IN (SELECT value FROM json_each(:keys))
-  AND p.available_at = 9223372036854775807
-  AND NOT EXISTS (SELECT 1 FROM {pending} h
-                  WHERE h.consumer = p.consumer AND h.key = p.key AND h.seq < p.seq
-                    AND h.available_at < 9223372036854775807)
-  AND NOT EXISTS (SELECT 1 FROM {dead} d
-                  WHERE d.consumer = p.consumer AND d.key = p.key AND d.parks AND d.seq < p.seq);
+FROM (
+  SELECT k.value AS key,
+         (SELECT min(h.seq) FROM {pending} h
+          WHERE h.consumer = :consumer AND h.key = k.value
+            AND h.available_at < 9223372036854775807) AS head,
+         (SELECT min(d.seq) FROM {dead} d
+          WHERE d.consumer = :consumer AND d.key = k.value AND d.parks) AS letter
+  FROM json_each(:keys) k
+) b
+WHERE p.consumer = :consumer AND p.key = b.key AND p.available_at = 9223372036854775807
+  AND (b.head IS NULL OR p.seq < b.head) AND (b.letter IS NULL OR p.seq < b.letter);
