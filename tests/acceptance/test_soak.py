@@ -22,6 +22,7 @@ from services import wait_until
 from .conftest import event, query
 
 LINES = int(os.environ.get("ONCEBOX_SOAK_LINES", "1500"))
+WIDE = ["postgres"] if "ONCEBOX_SOAK_LINES" in os.environ else []
 FILES = 8
 PATIENCE = 100 + LINES / 200
 
@@ -61,6 +62,7 @@ def harass(run: Any, port: int, deadline: float) -> int:
     return kills
 
 
+@pytest.mark.parametrize("database", ["sqlite", *WIDE], indirect=True)
 @pytest.mark.crash
 @pytest.mark.timeout(0 if LINES > 10_000 else 120)
 @pytest.mark.usefixtures("ready")

@@ -129,9 +129,11 @@ def run(
     )
     with serve_health(health, supervisor):
         code = supervisor.run()
-    if not code and not supervisor.interrupted:
+    status = called(inbox, inbox.look.status)
+    if (status.ready or status.retrying) and not code and not supervisor.interrupted:
         code = Supervisor(tasks("finish", drainers)).run()
-    _sum_up(before, called(inbox, inbox.look.rates, since=since), called(inbox, inbox.look.status))
+        status = called(inbox, inbox.look.status)
+    _sum_up(before, called(inbox, inbox.look.rates, since=since), status)
     raise SystemExit(code)
 
 
