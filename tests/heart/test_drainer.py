@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from test_drain import BOTH, Shop, kept
 
+import oncebox.alone
 import oncebox.database
 import oncebox.drain
 import oncebox.services.loop
@@ -174,7 +175,7 @@ def test_a_drainer_wakes_what_becomes_due(world: World) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a database does not wait for long."""
     monkeypatch.setattr(oncebox.services.loop, "LONGEST_OUTAGE", 0.1)
-    for module in (oncebox.database, oncebox.drain):
+    for module in (oncebox.database, oncebox.drain, oncebox.alone):
         monkeypatch.setattr(module, "PAUSES", (0.01,) * 4)
 
 

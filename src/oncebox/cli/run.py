@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -106,16 +108,7 @@ def run(
     if not source.features.positions and workers > 1:
         raise ConfigurationError(f"{url} can be read by one worker only: --workers 1")
     common = [sys.executable, "-m", "oncebox", "worker", str(app), "--from", url, "--mode", mode]
-    common += [
-        "--batch",
-        str(batch),
-        "--log-level",
-        log_level,
-        "--beat",
-        "{beat}",
-        "--life",
-        "{life}",
-    ]
+    common += ["--batch", str(batch), "--log-level", log_level]
     patience = 2 * inbox.transaction_timeout.total_seconds() + 30
 
     def tasks(role: str, count: int) -> list[Task]:
@@ -198,11 +191,18 @@ def worker(
         if role == "consume"
         else Drainer(inbox, batch=batch, until_idle=role == "finish")
     )
-    loop.on_beat = lambda: os.write(beat, b".")
+    os.set_blocking(beat, False)
+    loop.on_beat = partial(_beat, beat)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(life, loop), daemon=True).start()
     _serve(inbox, loop)
+
+
+def _beat(pipe: int) -> None:
+    """Say that we go on; if nobody listens, that is noticed elsewhere."""
+    with suppress(OSError):
+        os.write(pipe, b".")
 
 
 def _watch(life: int, loop: Loop) -> None:

@@ -36,7 +36,7 @@ class Task(msgspec.Struct, frozen=True):
 
     name: str
     command: Sequence[str]
-    """Its arguments; `{beat}` and `{life}` stand for the numbers of its pipes."""
+    """Its arguments; the numbers of its two pipes are added as --beat and --life."""
     patience: float
     """Seconds without a sign of life after which it is killed."""
 
@@ -133,7 +133,7 @@ class _Worker:
         self._beat, beat = os.pipe()
         life, self._life = os.pipe()
         os.set_blocking(self._beat, False)
-        command = [part.format(beat=beat, life=life) for part in self.task.command]
+        command = [*self.task.command, "--beat", str(beat), "--life", str(life)]
         try:
             # A session of its own: what a terminal sends to all its processes comes to us alone.
             self._process = subprocess.Popen(command, pass_fds=(beat, life), start_new_session=True)

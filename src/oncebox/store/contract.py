@@ -373,9 +373,10 @@ class Store(Protocol):
         ...
 
     def vanished(
-        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+        self, connection: Connection, consumer: str, rows: Sequence[Stored], *, within: float
     ) -> Steps[list[Stored]]:
-        """Those of these messages that nobody finished, and that are there no more."""
+        """Those of these messages that are there no more, and that nobody ran within so many
+        seconds."""
         ...
 
     def count_deaths(self, connection: Connection, consumer: str) -> Steps[int]:

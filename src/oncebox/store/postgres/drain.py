@@ -137,7 +137,7 @@ class Draining(Claiming):
         yield from connection.execute(self._sql["suspect"], {"seqs": [row.seq for row in rows]})
 
     def vanished(
-        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+        self, connection: Connection, consumer: str, rows: Sequence[Stored], *, within: float
     ) -> Steps[list[Stored]]:
         params = {
             "consumer": consumer,
@@ -145,7 +145,7 @@ class Draining(Claiming):
             "origins": [row.message.origin for row in rows],
             "ids": [row.message.id for row in rows],
             "replays": [row.replay for row in rows],
-            "numbers": [row.attempts for row in rows],
+            "within": within,
         }
         gone = {row[0] for row in (yield from connection.fetch(self._sql["vanished"], params))}
         return [row for row in rows if row.seq in gone]

@@ -46,13 +46,14 @@ SELECT set_config('lock_timeout', '2s', true);
 -- Which of these messages are neither pending nor dead, and were not finished by somebody else: every
 -- run of a stored message leaves a row.
 SELECT m.seq
-FROM unnest(:seqs::bigint[], :origins::text[], :ids::text[], :replays::bigint[], :numbers::integer[])
-  AS m (seq, origin, id, replay, number)
+FROM unnest(:seqs::bigint[], :origins::text[], :ids::text[], :replays::bigint[])
+  AS m (seq, origin, id, replay)
 WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.origin = m.origin
                   AND d.message_id = m.id AND d.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
-                  AND a.message_id = m.id AND a.replay = m.replay AND a.number > m.number);
+                  AND a.message_id = m.id AND a.replay = m.replay
+                  AND a.ended_at > clock_timestamp() - make_interval(secs => :within));
 
 -- name: remove
 -- Take these messages out, all of them or none.

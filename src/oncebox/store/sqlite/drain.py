@@ -125,7 +125,7 @@ class Draining(Claiming):
         yield from connection.execute(self._sql["suspect"], seqs)
 
     def vanished(
-        self, connection: Connection, consumer: str, rows: Sequence[Stored]
+        self, connection: Connection, consumer: str, rows: Sequence[Stored], *, within: float
     ) -> Steps[list[Stored]]:
         gone = []
         for row in rows:
@@ -135,7 +135,7 @@ class Draining(Claiming):
                 "origin": row.message.origin,
                 "id": row.message.id,
                 "replay": row.replay,
-                "number": row.attempts,
+                "since": later(-within),
             }
             if (yield from connection.fetch(self._sql["vanished"], params)):
                 gone.append(row)
