@@ -33,7 +33,7 @@ soak: $(STAMP)  ## A million lines through four workers that are killed, twice
 	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) $(BIN)/python -m pytest tests/acceptance/test_soak.py $(ARGS)
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
-	$(BIN)/python -m pytest $(or $(ARGS),-n 2)
+	$(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist worksteal)
 
 torture: $(STAMP)  ## Kill and stop workers for minutes; ONCEBOX_TORTURE_SEEDS=10 for longer
 	ONCEBOX_TORTURE_SEEDS=$${ONCEBOX_TORTURE_SEEDS:-2} $(BIN)/python -m pytest \

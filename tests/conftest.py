@@ -39,7 +39,7 @@ def postgres_url(postgres: postgresql.Postgres) -> Iterator[str]:
     url = postgres.create_database()
     yield url
     postgres.heal()
-    postgres.drop_database(url)
+    postgres.clear_database(url)
 
 
 @pytest.fixture

@@ -40,6 +40,9 @@ ON_POSTGRES = tuple(name for name in ALL if any(p in name for p in ("psycopg", "
 ON_SQLITE = tuple(name for name in ALL if name not in ON_POSTGRES)
 SQLALCHEMY = tuple(name for name in ALL if name.startswith("sqlalchemy"))
 ORM_FREE = tuple(name for name in ALL if not name.startswith("sqlalchemy"))
+BOTH = ("sqlite3", "psycopg")
+SOME = (*BOTH, "django-sqlite", "sqlalchemy-asyncpg")
+"""Each database, colour and family once: for what no adapter has a part in."""
 
 
 class World:

@@ -24,7 +24,7 @@ from oncebox.errors import (
     TooLate,
     Unidentified,
 )
-from worlds import ALL, SQLALCHEMY, World, order, write_effect
+from worlds import ALL, BOTH, SQLALCHEMY, World, order, write_effect
 
 
 class Caller:
@@ -179,6 +179,7 @@ def test_ids_that_differ_in_case_or_spaces_are_different(caller: Caller) -> None
     caller.commit()
 
 
+@pytest.mark.only(BOTH)
 @pytest.mark.parametrize("id", ["", "x" * 256, "a\0b", "\ud800", None])
 def test_an_id_that_cannot_be_one_is_refused(caller: Caller, id: Any) -> None:
     with pytest.raises(Unidentified):

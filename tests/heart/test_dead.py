@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_drain import AT_ONCE, BOTH, LATER, SOME, Shop, kept, letters, past_due
+from test_drain import AT_ONCE, LATER, Shop, kept, letters, past_due
 
 import oncebox.dead
 from oncebox import CloudEvents, Delivery, Message, Order, Reject, Retry
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
 from oncebox.store.contract import DeadLetter
-from worlds import World, order
+from worlds import BOTH, SOME, World, order
 
 ONCE = Retry(max_attempts=1)
 

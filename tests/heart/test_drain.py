@@ -14,15 +14,14 @@ import psycopg
 import pytest
 from sqlalchemy import event as sqlalchemy_event
 
+import oncebox.alone
 import oncebox.drain
 from oncebox import Delivery, Inbox, Order, Reject, Retry, RetryAfter
 from oncebox.errors import ConfigurationError
-from worlds import SQLALCHEMY, World, order, write_effect
+from worlds import BOTH, SOME, SQLALCHEMY, World, order, write_effect
 
 AT_ONCE = Retry(max_attempts=3, first=timedelta(0), cap=timedelta(0), jitter=0)
 LATER = Retry(first=timedelta(hours=1), cap=timedelta(hours=1), jitter=0)
-BOTH = ("sqlite3", "psycopg")
-SOME = (*BOTH, "django-sqlite", "sqlalchemy-asyncpg")
 
 
 class Shop:
@@ -653,7 +652,8 @@ def test_a_drained_batch_that_conflicts_is_run_again_uncounted(
 def test_a_message_that_always_conflicts_is_failed_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oncebox.drain, "PAUSES", (0.001,) * 4)
+    for module in (oncebox.drain, oncebox.alone):
+        monkeypatch.setattr(module, "PAUSES", (0.001,) * 4)
 
     def conflict(tx: Any) -> Iterator[Any]:
         yield from ()

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from test_drain import BOTH, Shop, kept
+from test_drain import Shop, kept
 
 import oncebox.alone
 import oncebox.database
@@ -21,7 +21,7 @@ from oncebox import Drainer, Retry
 from oncebox.errors import ConfigurationError, SchemaMissing
 from services import wait_until
 from services.postgres import Postgres
-from worlds import World, order
+from worlds import BOTH, World, order
 
 OUTAGE = "it is tried again in"
 

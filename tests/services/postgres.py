@@ -44,6 +44,14 @@ SETTINGS = {
     "max_prepared_transactions": "0",
 }
 
+STRANGERS_OUT = """
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid()
+"""
+SCHEMAS = (
+    "select nspname from pg_namespace where nspname !~ '^pg_' and nspname <> 'information_schema'"
+)
+
 
 @dataclass(frozen=True)
 class Binaries:
@@ -179,13 +187,16 @@ class Postgres:
     version: str
     origin: str
     cluster: Cluster | None = field(default=None, repr=False)
+    _cleared: list[str] = field(default_factory=list, repr=False)
 
     def url(self, database: str = "postgres") -> str:
         """The address of one database of this server."""
         return urlunsplit(urlsplit(self.base_url)._replace(path=f"/{database}"))
 
     def create_database(self) -> str:
-        """Make an empty database under a new name and return its address."""
+        """Give an empty database: one that was cleared, or one under a new name."""
+        if self._cleared:
+            return self._cleared.pop()
         name = f"oncebox_{uuid4().hex}"
         self._administer(sql.SQL("create database {}").format(sql.Identifier(name)))
         return self.url(name)
@@ -194,6 +205,18 @@ class Postgres:
         """Drop a database, whoever is still connected to it."""
         name = urlsplit(url).path.removeprefix("/")
         self._administer(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+    def clear_database(self, url: str) -> None:
+        """Empty a database for the next one who asks, whoever is still connected to it."""
+        name = sql.Identifier(urlsplit(url).path.removeprefix("/"))
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(STRANGERS_OUT)
+            connection.execute(sql.SQL("alter database {} reset all").format(name))
+            schemas = [row[0] for row in connection.execute(SCHEMAS)]
+            for schema in map(sql.Identifier, schemas):
+                connection.execute(sql.SQL("drop schema {} cascade").format(schema))
+            connection.execute("create schema public; grant usage on schema public to public")
+        self._cleared.append(url)
 
     def crash(self) -> None:
         """Kill the postmaster and all its children, as a power cut would."""

@@ -26,6 +26,24 @@ def test_two_databases_are_separate(postgres: Postgres, postgres_url: str) -> No
     postgres.drop_database(other)
 
 
+def test_a_cleared_database_is_empty_and_nobody_is_connected(postgres: Postgres) -> None:
+    url = postgres.create_database()
+    stranger = psycopg.connect(url)
+    stranger.execute("create table invoices (id int)")
+    stranger.execute("create schema other")
+    stranger.execute("alter database {} set lock_timeout = '9s'".format(url.rpartition("/")[2]))
+    stranger.commit()
+    postgres.clear_database(url)
+    assert postgres.create_database() == url
+    with pytest.raises(psycopg.OperationalError):
+        stranger.execute("select 1")
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select to_regclass('invoices')").fetchone() == (None,)
+        assert connection.execute("select to_regnamespace('other')").fetchone() == (None,)
+        assert connection.execute("show lock_timeout").fetchone() == ("0",)
+    postgres.drop_database(url)
+
+
 @pytest.mark.crash
 def test_a_crash_keeps_what_was_committed_and_nothing_else(
     postgres: Postgres, postgres_url: str
