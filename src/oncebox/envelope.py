@@ -155,6 +155,18 @@ def cloud_event_data(envelope: Envelope) -> bytes:
         raise Unidentified(f"data_base64 cannot be decoded: {error}") from error
 
 
+def unwrapped(raw: bytes) -> bytes:
+    """What Kafka Connect's JSON converter wrapped: beside a schema, or as text within a string."""
+    try:
+        if raw[:1] == b'"':
+            return bytes(_value(raw).encode())
+        if raw[:1] == b"{" and (fields := _object(raw)).keys() == {"schema", "payload"}:
+            return unwrapped(bytes(fields["payload"]))
+    except (msgspec.DecodeError, UnicodeError):
+        pass  # it is what it is
+    return raw
+
+
 def together(parts: list[str]) -> str:
     """One text of several: as a JSON array, ("a/b", "c") and ("a", "b/c") stay apart."""
     return msgspec.json.encode(parts).decode()

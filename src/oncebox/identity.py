@@ -25,6 +25,7 @@ from oncebox.envelope import (
     key_of,
     structured_event,
     together,
+    unwrapped,
 )
 from oncebox.errors import ConfigurationError, Unidentified
 from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message, content_hash
@@ -34,6 +35,7 @@ from oncebox.properties import (
     name,
     time_in_id,
     type_name,
+    utf8,
     version_number,
 )
 
@@ -245,6 +247,37 @@ class KafkaKey(Identity):
 
     def __init__(self, **properties: Any) -> None:
         super().__init__(broker_key, **properties)
+
+
+class Debezium(Identity):
+    """Identity from the headers of Debezium's outbox event router: `id`, and `eventType` if the
+    connector puts it there. The record's key names the aggregate.
+
+    What Kafka Connect's JSON converter wraps around key and payload is taken off.
+    """
+
+    select = staticmethod(header)
+
+    def __init__(
+        self,
+        *,
+        origin: str | Selector | None = None,
+        type: str | Selector | None = "eventType",
+        version: str | Selector | None = None,
+        key: str | Selector | None = None,
+        time: str | Selector | None = None,
+    ) -> None:
+        super().__init__(
+            "id", origin=origin, type=type, version=version, key=key or _connect_key, time=time
+        )
+
+    def payload(self, envelope: Envelope) -> bytes:
+        return unwrapped(envelope.delivery.body)
+
+
+def _connect_key(envelope: Envelope) -> Any:
+    key = envelope.delivery.key
+    return utf8(unwrapped(key.encode() if isinstance(key, str) else key), "key") if key else None
 
 
 def checked_message(

@@ -34,8 +34,9 @@ def tell(consumer: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def name(error: BaseException | None) -> str:
-    """The kind of an error."""
+    """The kind of an error; in plain words where that is the disk."""
     if error is None:
         return "no error"
-    state = faults.sqlstate(error)
-    return f"{type(error).__name__} {state}" if state else type(error).__name__
+    code = faults.code(error)
+    kind = f"{type(error).__name__} {code}" if code else type(error).__name__
+    return f"the disk is full: {kind}" if faults.is_full(error) else kind

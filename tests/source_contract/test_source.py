@@ -274,7 +274,7 @@ def test_a_url_names_a_source(tmp_path: Path) -> None:
     ("url", "says"),
     [
         ("flie:///x", "did you mean 'file'"),
-        ("kafka://x/y", "unknown source scheme 'kafka'"),
+        ("amqp://x/y", "unknown source scheme 'amqp'"),
         ("events.jsonl", "is no source URL"),
         ("file:///nowhere", "there is no file or folder"),
         ("file:///tmp?folow=1", "did you mean 'follow'"),

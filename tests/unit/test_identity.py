@@ -17,6 +17,7 @@ from oncebox.identity import (
     BusinessKey,
     CloudEvents,
     Coordinates,
+    Debezium,
     Headers,
     Identity,
     Json,
@@ -43,6 +44,7 @@ IDENTITIES: dict[str, Identity] = {
     "business key": BusinessKey("a", "b.c", type="t", version="v", time="at"),
     "coordinates": Coordinates(type="t", version="v", time="at"),
     "kafka key": KafkaKey(type="t", version="v", time="at"),
+    "debezium": Debezium(version="v", time="at"),
     "mixed": Identity(header("id"), origin=field("o"), type=constant("t"), key=broker_key),
 }
 
@@ -314,6 +316,36 @@ def test_a_kafka_key_names_a_message_in_text_or_bytes() -> None:
 def test_a_delivery_without_a_readable_kafka_key_has_no_identity(bad: str | bytes | None) -> None:
     with pytest.raises(Unidentified):
         KafkaKey()(Delivery(b"x", key=bad))
+
+
+# -- Debezium -------------------------------------------------------------------------------------
+
+ROUTED = {"id": b"e-1", "eventType": b"order.confirmed"}
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        (b"o-1", b'{"total": 5}'),
+        (b'"o-1"', b'{"total": 5}'),
+        (b'"o-1"', rb'"{\"total\": 5}"'),
+        (
+            b'{"schema": {"type": "string"}, "payload": "o-1"}',
+            b'{"schema": {"type": "struct"}, "payload": {"total": 5}}',
+        ),
+        ("o-1", rb'{"schema": {"type": "string"}, "payload": "{\"total\": 5}"}'),
+    ],
+)
+def test_an_event_of_the_outbox_router_is_unwrapped(key: str | bytes, body: bytes) -> None:
+    message = Debezium()(Delivery(body, headers=ROUTED, key=key))
+    assert (message.id, message.type, message.key) == ("e-1", "order.confirmed", "o-1")
+    assert json.loads(message.payload) == {"total": 5}
+
+
+@pytest.mark.parametrize("body", [b"", b'"', b"{", b"\xff", b'"\xff"', b"null"])
+def test_what_the_outbox_router_did_not_wrap_stays_as_it_is(body: bytes) -> None:
+    message = Debezium(type=None)(Delivery(body, headers=ROUTED))
+    assert (message.payload, message.key, message.type) == (body, None, "")
 
 
 # -- what cannot be an id -------------------------------------------------------------------------

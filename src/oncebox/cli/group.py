@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from oncebox.cli.init import leave_process_one
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
@@ -20,6 +21,10 @@ FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 
 class Commands(click.Group):
     """The commands of oncebox."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leave_process_one()  # not in main(): that may be called by a program of somebody else's
+        return super().__call__(*args, **kwargs)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         self._settings = _settings()

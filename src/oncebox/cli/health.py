@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from oncebox.services.supervise import Supervisor
+from oncebox.services.supervise import Report, Supervisor
 
 
 @contextmanager
 def serve_health(port: int | None, supervisor: Supervisor) -> Iterator[None]:
-    """Serve /live (the supervisor goes on) and /ready (every worker was heard of)."""
+    """Serve /live (the supervisor goes on) and /ready (every worker does, with its database)."""
     if port is None:
         yield
         return
@@ -35,9 +35,10 @@ def _handler(supervisor: Supervisor) -> type[BaseHTTPRequestHandler]:
                 self.send_error(404)
                 return
             reports = supervisor.reports()
-            ready = all(report.is_ready or report.finished for report in reports)
-            body = msgspec.json.encode({"ready": ready, "workers": reports})
-            self.send_response(200 if ready or self.path == "/live" else 503)
+            why = [_complaint(r) for r in reports if not (r.is_ready or r.finished)]
+            body = msgspec.json.encode({"ready": not why, "why": why, "workers": reports})
+            # To start again would not bring a database back: we are alive.
+            self.send_response(503 if why and self.path == "/ready" else 200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -47,3 +48,10 @@ def _handler(supervisor: Supervisor) -> type[BaseHTTPRequestHandler]:
             """Probes are no news."""
 
     return Handler
+
+
+def _complaint(report: Report) -> str:
+    """Why a worker is not ready."""
+    return f"{report.name} " + (
+        "waits for the database" if report.is_waiting else "was not heard of yet"
+    )

@@ -47,7 +47,7 @@ class Span(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
 @click.option(
     "--check",
     is_flag=True,
-    help="Exit with 4 if a worker is overdue or dead letters hold keys.",
+    help="Exit with 4 if a drainer or reader is overdue or dead letters hold keys.",
 )
 def status(app: Reference, as_json: bool, check: bool) -> None:
     """Show what waits, what died, how fast it goes, and who is at work."""
@@ -58,6 +58,7 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
     else:
         _print_status(found)
     overdue = any(worker.is_overdue for worker in found.workers)
+    overdue = overdue or any(part.is_overdue for part in found.parts)
     if check and (overdue or any(group.keys for group in found.dead)):
         raise SystemExit(UNHEALTHY)
 
@@ -93,8 +94,15 @@ def _print_status(found: Status) -> None:
     if found.parts:
         console.print()
         print_table(
-            ("source", "part", "position #", "reader", "moved"),
-            [(p.source, p.part, p.next, p.owner, f"{age(p.moved_at)} ago") for p in found.parts],
+            ("source", "part", "position #", "settled #", "lag #", "reader", "for", "moved"),
+            [
+                (
+                    *(p.source, p.part, p.next, p.settled, p.lag, p.owner),
+                    age(p.owned_at) + " OVERDUE" * p.is_overdue,
+                    f"{age(p.moved_at)} ago",
+                )
+                for p in found.parts
+            ],
             empty="",
         )
 

@@ -22,7 +22,7 @@ from oncebox.errors import ConfigurationError
 from oncebox.inbox import Inbox
 from oncebox.services import Consumer, Drainer
 from oncebox.services.loop import Loop
-from oncebox.services.supervise import Supervisor, Task
+from oncebox.services.supervise import GOES_ON, WAITS, Supervisor, Task
 from oncebox.sources import source_of
 from oncebox.store.reading import Rates, Status
 
@@ -33,7 +33,7 @@ _options = (
         required=True,
         metavar="URL",
         envvar="ONCEBOX_FROM",
-        help="The source: file:///path[?follow=1], or - for standard input.",
+        help="kafka://host/topic?group=name, file:///path[?follow=1], or - for standard input.",
     ),
     click.option(
         "--mode",
@@ -199,10 +199,10 @@ def worker(
     _serve(inbox, loop)
 
 
-def _beat(pipe: int) -> None:
+def _beat(pipe: int, waits: bool) -> None:
     """Say that we go on; if nobody listens, that is noticed elsewhere."""
     with suppress(OSError):
-        os.write(pipe, b".")
+        os.write(pipe, WAITS if waits else GOES_ON)
 
 
 def _watch(life: int, loop: Loop) -> None:

@@ -68,8 +68,8 @@ def acquire(database: Database) -> Steps[Work]:
         raise
     except Exception as error:
         raise DatabaseUnavailable(
-            f"no connection to the database ({type(error).__name__}: {error}): nothing was "
-            "committed, so settle nothing"
+            f"no connection to the database ({_told(error)}): nothing was committed, so settle "
+            "nothing"
         ) from error
 
 
@@ -158,9 +158,13 @@ def _is_passing(error: Exception) -> bool:
 
 def unavailable(error: BaseException | None) -> DatabaseUnavailable:
     """What is raised when the database does not let anything through."""
-    return DatabaseUnavailable(
-        f"{type(error).__name__}: {error}; nothing was committed, so settle nothing"
-    )
+    return DatabaseUnavailable(f"{_told(error)}; nothing was committed, so settle nothing")
+
+
+def _told(error: BaseException | None) -> str:
+    """What an error says; SQLite speaks of a full disk in riddles."""
+    full = "the disk is full: " if error is not None and faults.is_full(error) else ""
+    return f"{full}{type(error).__name__}: {error}"
 
 
 def borrow(connection: Any, *, is_async: bool) -> Steps[tuple[str, Any]]:

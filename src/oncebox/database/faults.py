@@ -28,6 +28,7 @@ LOCKED = "55P03"  # a lock was waited for too long
 CANCELLED = "57014"  # a statement took too long
 NOT_OWNER = "OB002"  # and this
 ABORTED = "25P02"  # the transaction was aborted by an earlier error
+FULL = "53100"  # no room on the disk
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -37,6 +38,18 @@ def sqlstate(error: BaseException) -> str | None:
         if isinstance(state, str):
             return state
     return None
+
+
+def code(error: BaseException) -> str | None:
+    """What a database calls an error: its SQLSTATE, or the name that SQLite has for it."""
+    names = (getattr(link, "sqlite_errorname", None) for link in _links(error))
+    return sqlstate(error) or next(filter(None, names), None)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the disk of the database is full."""
+    codes = (getattr(link, "sqlite_errorcode", None) for link in _links(error))
+    return sqlstate(error) == FULL or any(code in _SQLITE_FULL for code in codes)
 
 
 def needs_rerun(error: BaseException) -> bool:
@@ -89,6 +102,10 @@ def is_busy(error: BaseException) -> bool:
     return any(code is not None and code & 0xFF == sqlite3.SQLITE_BUSY for code in codes)
 
 
+_SQLITE_FULL = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE,  # the file beside it that all its users share cannot grow
+)
 _SQLITE_STRAINED = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,

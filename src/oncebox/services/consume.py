@@ -55,14 +55,16 @@ class Consumer(Loop):
         self._finished = False
 
     def _service(self, *, is_async: bool) -> Steps[None]:
-        with self._inbox._working(self._batch) as worker:
-            while not self.is_stopping and not self._finished:
-                try:
-                    database = yield from self._inbox._database_for(is_async)
-                    yield from self._consume(database, worker, is_async)
-                except DatabaseUnavailable as error:
-                    yield from self._outage(self._inbox.name, error)
-        yield self._off(self._source.close, is_async)
+        try:
+            with self._inbox._working(self._batch) as worker:
+                while not self.is_stopping and not self._finished:
+                    try:
+                        database = yield from self._inbox._database_for(is_async)
+                        yield from self._consume(database, worker, is_async)
+                    except DatabaseUnavailable as error:
+                        yield from self._outage(self._inbox.name, error)
+        finally:
+            yield self._off(self._source.close, is_async)
 
     def _consume(self, database: Database, worker: Worker, is_async: bool) -> Steps[None]:
         while not self.is_stopping:
@@ -75,7 +77,7 @@ class Consumer(Loop):
                 break
             else:
                 self._assigned_at = 0.0  # there is time to look around
-        yield from self._let_go(database, worker)
+        yield from self._sign_off(database, worker, list(self._own))
 
     def _handle(
         self, database: Database, worker: Worker, batch: Batch, is_async: bool
@@ -141,20 +143,22 @@ class Consumer(Loop):
 
     def _assign(self, database: Database, worker: Worker) -> Steps[None]:
         """Look for parts that nobody reads, and whether anything is left to come."""
-        if self._assigned_at and time.monotonic() - self._assigned_at < ASSIGN_EVERY:
+        lately = self._assigned_at and time.monotonic() - self._assigned_at < ASSIGN_EVERY
+        if lately and not self._source.is_reassigned():
             return
         self._assigned_at = time.monotonic()
-        parts = self._source.parts()
+        features, parts = self._source.features, self._source.parts()
+        if features.assigns:
+            gone = [part for part in self._own if part not in parts]
+            yield from self._sign_off(database, worker, gone)
+            for part in gone:
+                self._forget(part)
         known = yield from self._positions(database)
         for part in parts:
             if part not in self._own:
                 yield from self._try(database, worker, part, known.get(part))
-        if self._own and self._source.features.positions:
-            store, name = self._inbox._store, self._source.name
-            yield from committed(
-                database, lambda work: store.hold_on(work, self._inbox.name, name, worker)
-            )
-        if self._source.features.ends:
+        yield from self._hold_on(database, worker)
+        if features.ends:
             finished = [self._source.is_finished(p, self._own.get(p, known.get(p))) for p in parts]
             self._finished = all(finished)
 
@@ -194,18 +198,29 @@ class Consumer(Loop):
             self._own[part] = taken
             self._source.open(taken)
 
-    def _let_go(self, database: Database, worker: Worker) -> Steps[None]:
-        """Sign off, so that nobody takes us for dead."""
+    def _hold_on(self, database: Database, worker: Worker) -> Steps[None]:
+        """Say that we are alive, and how far behind."""
+        store, source = self._inbox._store, self._source
+        if not self._own or not source.features.positions:
+            return
+        gauges = {part: source.gauge(part) for part in self._own}
+        yield from committed(
+            database,
+            lambda work: store.hold_on(work, self._inbox.name, source.name, worker, gauges),
+        )
+
+    def _sign_off(self, database: Database, worker: Worker, parts: Sequence[str]) -> Steps[None]:
+        """Say what we read no more, so that nobody takes us for dead."""
         store, name = self._inbox._store, self._source.name
-        for part in list(self._own):
-            self._forget(part)
-            if self._source.features.positions:
-                yield from committed(
-                    database,
-                    lambda work, part=part: store.let_go(  # type: ignore[misc]
-                        work, self._inbox.name, name, worker, part
-                    ),
-                )
+        if not self._source.features.positions:
+            return
+        for part in parts:
+            yield from committed(
+                database,
+                lambda work, part=part: store.let_go(  # type: ignore[misc]
+                    work, self._inbox.name, name, worker, part
+                ),
+            )
 
     def _forget(self, part: str) -> None:
         self._own.pop(part, None)

@@ -34,8 +34,9 @@ class Loop:
         self._wake: Callable[[], Any] | None = None
         self._wait: Callable[[float], Any] = self._wait_here
         self._pause = SOONEST
-        self.on_beat: Callable[[], Any] = _nothing
-        """Called whenever it is seen to go on."""
+        self._doubts = 0
+        self.on_beat: Callable[[bool], Any] = _nothing
+        """Called whenever it is seen to go on: with True while it waits for the database."""
 
     def stop(self) -> None:
         """Finish what is in hands, and return from run()."""
@@ -49,8 +50,12 @@ class Loop:
             self._bell.get(timeout=seconds)
 
     def beat(self) -> None:
-        """It goes on."""
-        self.on_beat()
+        """It goes on. Between two beats the database is asked: the second one after an outage
+        tells that it is back."""
+        if self._doubts == 1:
+            self._go_on()
+        self._doubts = max(0, self._doubts - 1)
+        self.on_beat(self._doubts > 0)
 
     def run(self) -> None:
         """Serve until stop() is called."""
@@ -85,17 +90,20 @@ class Loop:
     def _outage(self, name: str, error: DatabaseUnavailable) -> Steps[None]:
         """The database is away: say so, and wait."""
         reports.logger.error(
-            "%s: %s; nothing was committed, and it is tried again in %.1f seconds",
+            "%s: waits for the database (%s); nothing was committed, and it is tried again in "
+            "%.1f seconds",
             name,
             reports.name(error.__cause__ or error),
             min(self._pause * 2, LONGEST_OUTAGE),
         )
-        self.beat()
+        self._doubts = 2
+        self.on_beat(True)
         yield from self._rest(LONGEST_OUTAGE)
 
     def _go_on(self) -> None:
         """All is well: the next pause is short again."""
         self._pause = SOONEST
+        self._doubts = 0
 
     @staticmethod
     def _off(function: Callable[[], Any], is_async: bool) -> Call:
@@ -103,5 +111,5 @@ class Loop:
         return partial(asyncio.to_thread, function) if is_async else function
 
 
-def _nothing() -> None:
+def _nothing(waits: bool) -> None:
     pass

@@ -27,6 +27,9 @@ SETTLED = 2.0
 
 TICK = 0.1
 
+GOES_ON, WAITS = b".", b"!"
+"""What a worker says: that it goes on, or that it does and waits for the database."""
+
 MISUSED = 2
 """The exit code of a worker that cannot work as it is configured: to start it again is no use."""
 
@@ -47,7 +50,9 @@ class Report(msgspec.Struct, frozen=True):
     name: str
     pid: int | None
     is_ready: bool
-    """It runs, and was heard of."""
+    """It runs, was heard of, and does not wait for the database."""
+    is_waiting: bool
+    """It waits for the database."""
     restarts: int
     finished: bool
 
@@ -107,7 +112,7 @@ class _Worker:
         self.verdict = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._beat = self._life = -1
-        self._is_heard = False
+        self._is_heard = self._is_waiting = False
         self._heard_at = self._started_at = self._start_at = 0.0
         self._restarts = 0
         self._backoff = FIRST_BACKOFF
@@ -141,13 +146,14 @@ class _Worker:
             os.close(beat)
             os.close(life)
         self._started_at = self._heard_at = time.monotonic()
-        self._is_heard = False
+        self._is_heard = self._is_waiting = False
 
     def _listen(self) -> None:
         with suppress(BlockingIOError):
-            if os.read(self._beat, 4096):
+            if said := os.read(self._beat, 4096):
                 self._heard_at = time.monotonic()
                 self._is_heard = True
+                self._is_waiting = said.endswith(WAITS)
 
     def _lose_patience(self, pid: int) -> None:
         reports.logger.error(
@@ -192,7 +198,8 @@ class _Worker:
         return Report(
             name=self.task.name,
             pid=process.pid if process else None,
-            is_ready=process is not None and self._is_heard,
+            is_ready=process is not None and self._is_heard and not self._is_waiting,
+            is_waiting=process is not None and self._is_waiting,
             restarts=self._restarts,
             finished=self.finished,
         )

@@ -8,16 +8,26 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from oncebox.errors import ConfigurationError
 from oncebox.sources.contract import Batch, Features, Source
 from oncebox.sources.file import FileSource
+from oncebox.sources.kafka import KafkaSource
 from oncebox.sources.memory import MemorySource
 from oncebox.sources.stdin import StdinSource
 
-__all__ = ["Batch", "Features", "FileSource", "MemorySource", "Source", "StdinSource", "source_of"]
+__all__ = [
+    "Batch",
+    "Features",
+    "FileSource",
+    "KafkaSource",
+    "MemorySource",
+    "Source",
+    "StdinSource",
+    "source_of",
+]
 
-_SCHEMES = ("file",)
+_SCHEMES = ("file", "kafka")
 
 
 def source_of(url: str) -> Source:
-    """The source that a URL names: `file:///path?follow=1`, or `-` for standard input."""
+    """The source that a URL names, such as `kafka://host:9092/topic?group=name`; `-` is stdin."""
     if url == "-" or url in ("file:///dev/stdin", "/dev/stdin"):
         return StdinSource()
     parts = urlsplit(url)
@@ -28,6 +38,8 @@ def source_of(url: str) -> Source:
         if parts.netloc not in ("", "localhost"):
             raise ConfigurationError(f"a file URL has three slashes: file:///{parts.netloc}...")
         return FileSource(unquote(parts.path), follow=follow)
+    if parts.scheme == "kafka":
+        return KafkaSource.of(url)
     raise ConfigurationError(_unknown(parts.scheme, url))
 
 
@@ -46,7 +58,7 @@ def _check_options(options: dict[str, str], known: list[str]) -> None:
 
 
 def _unknown(scheme: str, url: str) -> str:
-    known = "file:///path, file:///path?follow=1, or - for standard input"
+    known = "kafka://host:9092/topic?group=name, file:///path[?follow=1], or - for standard input"
     if not scheme:
         return f"{url!r} is no source URL: write {known}"
     near = difflib.get_close_matches(scheme, _SCHEMES, n=1)

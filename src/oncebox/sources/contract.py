@@ -9,7 +9,7 @@ import msgspec
 
 from oncebox.message import Delivery
 from oncebox.outcome import Outcome
-from oncebox.store.contract import Position
+from oncebox.store.contract import Gauge, Position
 
 
 class Features(msgspec.Struct, frozen=True):
@@ -48,7 +48,11 @@ class Source(Protocol):
     features: Features
 
     def parts(self) -> Sequence[str]:
-        """The parts that can be read at the moment."""
+        """The parts that can be read at the moment; where it assigns them, those that are ours."""
+        ...
+
+    def is_reassigned(self) -> bool:
+        """Whether parts came or went since parts() was asked; read() returns None meanwhile."""
         ...
 
     def beginning(self, part: str) -> Position:
@@ -67,8 +71,12 @@ class Source(Protocol):
         """Everything about these is committed."""
         ...
 
+    def gauge(self, part: str) -> Gauge:
+        """How much of an open part is still to come."""
+        ...
+
     def release(self, part: str) -> None:
-        """Read a part no more."""
+        """Read a part no more; nothing of it is in our hands."""
         ...
 
     def is_finished(self, part: str, position: Position | None) -> bool:

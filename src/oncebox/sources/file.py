@@ -17,7 +17,7 @@ from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
 from oncebox.sources.lines import LIMIT, stripped
-from oncebox.store.contract import Position
+from oncebox.store.contract import Gauge, Position
 
 SAMPLE = 256
 """Bytes at a file's beginning by which it is recognised."""
@@ -48,6 +48,9 @@ class FileSource:
             return sorted(entry.name for entry in files if not entry.name.startswith("."))
         return [self.path.name] if self.path.exists() else []
 
+    def is_reassigned(self) -> bool:
+        return False
+
     def beginning(self, part: str) -> Position:
         return Position(part, 0)
 
@@ -70,6 +73,10 @@ class FileSource:
 
     def settle(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
         """The position is committed with the work."""
+
+    def gauge(self, part: str) -> Gauge:
+        reader = self._readers.get(part)
+        return reader.gauge() if reader is not None else Gauge()
 
     def release(self, part: str) -> None:
         reader = self._readers.pop(part, None)
@@ -120,6 +127,10 @@ class _Reader:
             return None
         old, self._old = self._old, self._file.tell()
         return Batch(deliveries, self._part, old, self._old, self._mark())
+
+    def gauge(self) -> Gauge:
+        """The bytes that are there and were not read."""
+        return Gauge(lag=max(0, os.fstat(self._file.fileno()).st_size - self._old))
 
     def _line(self) -> bytes | None:
         """The next line; None if there is none, or none that is whole yet."""

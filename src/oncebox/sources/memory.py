@@ -11,7 +11,7 @@ import msgspec
 from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
-from oncebox.store.contract import Position
+from oncebox.store.contract import Gauge, Position
 
 
 class MemorySource:
@@ -51,6 +51,9 @@ class MemorySource:
     def parts(self) -> Sequence[str]:
         return [""]
 
+    def is_reassigned(self) -> bool:
+        return False
+
     def beginning(self, part: str) -> Position:
         return Position(part, 0)
 
@@ -67,6 +70,9 @@ class MemorySource:
             if self._chance.random() < self._lost_acks:
                 again = msgspec.structs.replace(outcome.delivery, redelivered=True)
                 self._queue.append(again)
+
+    def gauge(self, part: str) -> Gauge:
+        return Gauge(lag=len(self._queue))
 
     def release(self, part: str) -> None:
         """A queue is nobody's own."""

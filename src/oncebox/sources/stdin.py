@@ -11,7 +11,7 @@ from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
 from oncebox.sources.lines import LIMIT, stripped
-from oncebox.store.contract import Position
+from oncebox.store.contract import Gauge, Position
 
 CHUNK = 1 << 16
 
@@ -30,6 +30,9 @@ class StdinSource:
 
     def parts(self) -> Sequence[str]:
         return [""]
+
+    def is_reassigned(self) -> bool:
+        return False
 
     def beginning(self, part: str) -> Position:
         return Position(part, 0)
@@ -60,6 +63,9 @@ class StdinSource:
 
     def settle(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
         """Nobody waits for it."""
+
+    def gauge(self, part: str) -> Gauge:
+        return Gauge()
 
     def release(self, part: str) -> None:
         """It is read until it ends."""

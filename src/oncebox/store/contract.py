@@ -114,6 +114,15 @@ class Position(msgspec.Struct, frozen=True):
     moved_at: datetime | None = None
 
 
+class Gauge(msgspec.Struct, frozen=True):
+    """What a source knows of a part beside its position, in the same unit."""
+
+    lag: int | None = None
+    """How much is there that was not read yet."""
+    settled: int | None = None
+    """The position that the broker was told."""
+
+
 class Advance(msgspec.Struct, frozen=True):
     """A step of a position, made with the work on the messages that it passes."""
 
@@ -417,9 +426,14 @@ class Store(Protocol):
         ...
 
     def hold_on(
-        self, connection: Connection, consumer: str, source: str, worker: Worker
+        self,
+        connection: Connection,
+        consumer: str,
+        source: str,
+        worker: Worker,
+        gauges: Mapping[str, Gauge],
     ) -> Steps[None]:
-        """The owner of these parts is alive."""
+        """The owner of these parts is alive, and sees them so."""
         ...
 
     def let_go(

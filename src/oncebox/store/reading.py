@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -53,9 +54,16 @@ class PartSeen(msgspec.Struct, frozen=True):
     source: str
     part: str
     next: int
+    lag: int | None
+    """How much was there that was not read yet, when its reader was last heard of."""
+    settled: int | None
+    """The position that the broker knows."""
     owner: str | None
+    owned_at: datetime | None
+    """Since when it has this reader."""
     suspects: int
     moved_at: datetime
+    is_overdue: bool
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -138,18 +146,18 @@ class DeadGroup(msgspec.Struct, frozen=True):
     error: str | None
 
 
-class Reading:
+class Reading(ABC):
     """A store, as far as people look into it."""
 
     _sql: dict[str, str]
 
+    @abstractmethod
     def _moment(self, value: Any) -> datetime | None:
         """A time as the database keeps it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _kept(self, time: datetime | None) -> Any:
         """A time as the database wants it."""
-        raise NotImplementedError
 
     def status(self, connection: Connection, consumer: str) -> Steps[Status]:
         """How a consumer is."""

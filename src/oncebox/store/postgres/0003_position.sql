@@ -3,6 +3,7 @@
 -- name: position
 -- How far a consumer has read a partition or file, and who reads it at the moment. The row is written
 -- first in every unit of work: so a reader that lost its partition can commit nothing any more.
+-- lag, settled: what its owner last saw of it: how much was not read yet, and what the broker knew.
 -- suspects: how many of the next messages were in the hands of an owner that vanished.
 CREATE TABLE {position} (
   consumer   text COLLATE "C" NOT NULL,
@@ -10,8 +11,11 @@ CREATE TABLE {position} (
   part       text COLLATE "C" NOT NULL,
   next       bigint NOT NULL,
   mark       text,
+  lag        bigint,
+  settled    bigint,
   owner      text,
   owner_name text,
+  owned_at   timestamptz,
   batch      integer NOT NULL DEFAULT 0,
   suspects   integer NOT NULL DEFAULT 0,
   until      timestamptz,

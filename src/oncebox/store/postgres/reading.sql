@@ -33,8 +33,8 @@ WHERE consumer = :consumer ORDER BY name;
 
 -- name: all_positions
 -- How far each part of each source was read.
-SELECT source, part, next, owner_name, suspects, moved_at FROM {position}
-WHERE consumer = :consumer ORDER BY source, part;
+SELECT source, part, next, lag, settled, owner_name, owned_at, suspects, moved_at, until < clock_timestamp()
+FROM {position} WHERE consumer = :consumer ORDER BY source, part;
 
 -- name: messages
 -- Messages that arrived within a time, the newest last.

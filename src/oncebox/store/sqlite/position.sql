@@ -6,14 +6,14 @@ FROM {position} WHERE consumer = :consumer AND source = :source;
 -- name: take_over
 -- Become the owner of a part. An owner that did not sign off leaves suspects. `from`: who may be
 -- replaced; NULL where the broker says that we are the owner now.
-INSERT INTO {position} AS p (consumer, source, part, next, mark, owner, owner_name, batch, until,
-                             moved_at)
-VALUES (:consumer, :source, :part, :start, :mark, :owner, :owner_name, :batch, :until, :now)
+INSERT INTO {position} AS p (consumer, source, part, next, mark, owner, owner_name, owned_at, batch,
+                             until, moved_at)
+VALUES (:consumer, :source, :part, :start, :mark, :owner, :owner_name, :now, :batch, :until, :now)
 ON CONFLICT (consumer, source, part) DO UPDATE SET
   suspects = CASE WHEN p.owner IS NULL OR p.owner = excluded.owner THEN p.suspects
                   ELSE max(p.suspects, p.batch) END,
-  owner = excluded.owner, owner_name = excluded.owner_name, batch = excluded.batch,
-  until = excluded.until
+  owner = excluded.owner, owner_name = excluded.owner_name, owned_at = excluded.owned_at,
+  batch = excluded.batch, until = excluded.until
 WHERE :any_owner OR p.owner IS :from
 RETURNING next, mark, suspects;
 
@@ -27,11 +27,11 @@ WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :ow
 RETURNING next;
 
 -- name: hold_on
--- An owner that has nothing to do is alive.
-UPDATE {position} SET until = :until
-WHERE consumer = :consumer AND source = :source AND owner = :owner;
+-- An owner is alive, and sees its part so.
+UPDATE {position} SET until = :until, lag = :lag, settled = :settled
+WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;
 
 -- name: let_go
 -- An owner signs off.
-UPDATE {position} SET owner = NULL, owner_name = NULL, until = NULL
+UPDATE {position} SET owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
 WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;
