@@ -29,8 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--seconds 10"
 	$(BIN)/oncebox demo $(ARGS)
 
-soak: $(STAMP)  ## A million lines through four workers that are killed, twice
-	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) $(BIN)/python -m pytest tests/acceptance/test_soak.py $(ARGS)
+soak: $(STAMP)  ## A million lines, and 100,000 messages of Kafka, through workers that are killed
+	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) ONCEBOX_SOAK_MESSAGES=$(or $(SOAK_MESSAGES),100000) \
+	  $(BIN)/python -m pytest tests/acceptance/test_soak.py tests/broker/test_kafka_soak.py $(ARGS)
 
 test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
 	$(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist worksteal)

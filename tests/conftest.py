@@ -12,6 +12,8 @@ import pytest
 import worlds
 from services import Service, Unavailable, skip_or_fail
 from services import postgres as postgresql
+from services.kafka import Kafka
+from services.kafka import start as start_kafka
 
 # The machine may be busy: how long an example takes says nothing.
 hypothesis.settings.register_profile("oncebox", deadline=None)
@@ -40,6 +42,46 @@ def postgres_url(postgres: postgresql.Postgres) -> Iterator[str]:
     yield url
     postgres.heal()
     postgres.clear_database(url)
+
+
+@pytest.fixture(scope="session")
+def kafka_server(pytestconfig: pytest.Config) -> Iterator[Kafka]:
+    """One Kafka broker for all tests of this process."""
+    yield from serve_kafka(pytestconfig, "kafka", nodes=1)
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(pytestconfig: pytest.Config) -> Iterator[Kafka]:
+    """Three Kafka brokers for all tests of this process."""
+    yield from serve_kafka(pytestconfig, "kafka x 3", nodes=3)
+
+
+def serve_kafka(config: pytest.Config, name: str, nodes: int) -> Iterator[Kafka]:
+    """Start Kafka for as long as the tests run."""
+    try:
+        kafka = start_kafka(nodes)
+    except Unavailable as reason:
+        report(config, Service(name, "none", str(reason), "skipped"))
+        skip_or_fail("kafka", reason)
+    report(config, Service(name, kafka.version, kafka.origin, kafka.fidelity))
+    yield kafka
+    kafka.stop()
+
+
+@pytest.fixture
+def kafka(kafka_server: Kafka) -> Iterator[Kafka]:
+    """A Kafka broker, well again and without topics after the test."""
+    yield kafka_server
+    kafka_server.heal()
+    kafka_server.clear()
+
+
+@pytest.fixture
+def kafka_cluster(kafka_servers: Kafka) -> Iterator[Kafka]:
+    """Three Kafka brokers that keep three copies of everything, well again after the test."""
+    yield kafka_servers
+    kafka_servers.heal()
+    kafka_servers.clear()
 
 
 @pytest.fixture

@@ -59,6 +59,8 @@ class Part:
             reports.logger.warning("%s %s", self.name, start.complaint)
         self.start, self.mark, self.prefix = start.offset, start.mark, start.prefix
         self.next = next_
+        if self.start == next_:
+            self.handled = next_  # whoever was here before may have died before he told Kafka
         self.is_open = True
 
 

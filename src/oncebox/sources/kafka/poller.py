@@ -35,7 +35,7 @@ DRAIN = 30.0
 LOOK_AROUND = 1.0
 """Seconds between two looks at what is not urgent."""
 
-COMPARE_EVERY = 30.0
+COMPARE_EVERY = 5.0
 """Seconds between two looks whether topics are still the same ones."""
 
 REPEAT = 60.0
