@@ -35,9 +35,13 @@ OURS = {
 
 DEFAULTS: Mapping[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": 10_000,
     "queued.max.messages.kbytes": 16_384,
     "client.id": "oncebox",
 }
+
+BROKERS = frozenset({"partition.assignment.strategy", "session.timeout.ms"})
+"""What the broker decides where it assigns partitions itself."""
 
 EARLIEST = frozenset({"earliest", "smallest", "beginning"})
 LATEST = frozenset({"latest", "largest", "end"})
@@ -107,8 +111,9 @@ def settings_of(servers: str, topics: list[str], group: str, given: Mapping[str,
     reset = str(client.pop("auto.offset.reset", "earliest"))
     if reset not in EARLIEST | LATEST:
         raise ConfigurationError(f"auto.offset.reset is earliest or latest, not {reset!r}")
-    if client.get("group.protocol") == "consumer" and "partition.assignment.strategy" not in given:
-        client.pop("partition.assignment.strategy")  # the broker assigns
+    if client.get("group.protocol") == "consumer":
+        for name in BROKERS - given.keys():
+            client.pop(name, None)
     client |= {
         "bootstrap.servers": servers,
         "group.id": group,
