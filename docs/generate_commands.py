@@ -21,7 +21,8 @@ JSON object per line instead of a table. The commands that change dead letters s
 about to change, and ask; `--dry-run` only shows, `--yes` does not ask.
 
 A setting is taken from the first place that has it: the option, the environment, the table
-`[tool.oncebox]` of the nearest `pyproject.toml`, the default.
+`[tool.oncebox]` of the nearest `pyproject.toml`, the default. That table knows `app` and the long
+names of the options below; a name that it does not know, or a value of another type, is refused.
 
 | exit code | what it means |
 |---|---|

@@ -63,11 +63,17 @@ def environment(database: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def start(folder: Path, environment: dict[str, str]) -> Callable[..., Any]:
+def prefix() -> list[str]:
+    """The command under which the command runs."""
+    return []
+
+
+@pytest.fixture
+def start(folder: Path, environment: dict[str, str], prefix: list[str]) -> Callable[..., Any]:
     """Start the command; whoever starts it ends it."""
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "oncebox", *arguments]
+        command = [*prefix, sys.executable, "-m", "oncebox", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=folder, env=environment, **{**pipes, **options})
 

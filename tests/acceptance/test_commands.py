@@ -126,6 +126,37 @@ def test_settings_come_from_pyproject_and_the_environment(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("settings", "arguments", "says"),
+    [
+        ("worker = 2", ("status",), "unknown setting 'worker' in {}, did you mean 'workers'?"),
+        ("batch = 'many'", ("status",), "'batch' in {} is a whole number, not 'many'"),
+        ("limit = 0", ("list", "billing:inbox"), "Invalid value for 'limit' in {}: 0 is not in"),
+        ("from = 'flie:///'", ("run", "billing:inbox"), "pyproject.toml has settings: from"),
+        ("= 3", ("status",), "pyproject.toml cannot be read: "),
+    ],
+)
+def test_mistakes_in_the_settings_are_met_with_a_remedy(
+    oncebox: Command, folder: Path, settings: str, arguments: tuple[str, ...], says: str
+) -> None:
+    file = folder / "pyproject.toml"
+    file.write_text(f"[tool.oncebox]\n{settings}\n")
+    done = oncebox(*arguments)
+    assert says.format(f"[tool.oncebox] of {file}") in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_wrong_settings_are_of_no_concern_where_they_are_not_asked(
+    oncebox: Command, folder: Path
+) -> None:
+    (folder / "pyproject.toml").write_text("[tool.oncebox]\nlimit = 0\nlog_level = 'INFO'\n")
+    assert oncebox("list", "billing:inbox", "--limit", "3").returncode == 0
+    assert oncebox("status", "billing:inbox").returncode == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_missing_tables_name_the_command_that_makes_them(
     oncebox: Command, environment: dict[str, str], tmp_path: Path
 ) -> None:

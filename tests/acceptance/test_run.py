@@ -47,6 +47,17 @@ def workers(port: int) -> list[dict[str, Any]]:
         return []
 
 
+def complaints(port: int) -> list[str]:
+    """Why it is not ready."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
+    except urllib.error.HTTPError as answer:
+        with answer:
+            found: list[str] = json.load(answer)["why"] if answer.code == 503 else []
+            return found
+    return []
+
+
 def is_ready(port: int) -> bool:
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
@@ -148,6 +159,32 @@ def test_a_database_that_restarts_in_the_middle_loses_nothing(
         write_events(events, "2", "3")
         postgres.restart()
         wait_until(lambda: effects(database) == ["1", "2", "3"], "it does not go on")
+    finally:
+        run.terminate()
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_it_is_not_ready_but_alive_while_the_database_is_away(
+    start: Callable[..., Any], database: str, events: Path, port: int, postgres: Postgres
+) -> None:
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--health", str(port)
+    )
+    try:
+        wait_until(lambda: is_ready(port), "it does not get ready")
+        assert complaints(port) == []
+        before = workers(port)
+        postgres.crash()
+        waiting = ["consume 1 waits for the database", "drain 1 waits for the database"]
+        wait_until(lambda: complaints(port) == waiting, "nobody notices")
+        assert [w["pid"] for w in workers(port)] == [w["pid"] for w in before], "it is alive"
+        postgres.restart()
+        wait_until(lambda: is_ready(port), "it does not get ready again")
+        write_events(events, "1")
+        wait_until(lambda: effects(database) == ["1"], "it does not go on")
+        assert workers(port) == before, "nothing was started again"
     finally:
         run.terminate()
         _, err = run.communicate(timeout=60)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sys
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from oncebox.cli.init import leave_process_one
+from oncebox.cli.settings import APP, Settings, name_of, read_settings
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
@@ -22,35 +21,44 @@ FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 class Commands(click.Group):
     """The commands of oncebox."""
 
+    _settings = Settings()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leave_process_one()  # not in main(): that may be called by a program of somebody else's
         return super().__call__(*args, **kwargs)
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        self._settings = _settings()
-        defaults = {name: self._defaults(command) for name, command in self.commands.items()}
-        kwargs.setdefault("default_map", defaults)
-        return super().main(*args, **kwargs)
-
-    def _defaults(self, command: click.Command) -> dict[str, Any]:
-        """The settings that are options of a command, by the names that click knows them by."""
-        found = {}
-        for parameter in command.params:
-            for option in parameter.opts:
-                name = option.lstrip("-").replace("-", "_")
-                if name in self._settings:
-                    found[str(parameter.name)] = self._settings[name]
-        return found
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            if "--help" not in ctx.args:  # help is had whatever is wrong
+                self._settings = read_settings(self.commands.values())
+            ctx.default_map = {name: self._settings.of(c) for name, c in self.commands.items()}
             return super().invoke(ctx)
+        except click.BadParameter as error:
+            self._blame(error)
+            raise
         except OnceboxError as error:
             click.secho(f"error: {error}", fg="red", err=True)
             if isinstance(error, SchemaMissing):
                 app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
                 click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
+            if isinstance(error, ConfigurationError):
+                self._name_settings(ctx)
             ctx.exit(exit_code(error))
+
+    def _blame(self, error: click.BadParameter) -> None:
+        """Say where a wrong value is written, if that is in the settings."""
+        option, context = error.param, error.ctx
+        if isinstance(option, click.Option) and context is not None:
+            source = context.get_parameter_source(str(option.name))
+            if source is ParameterSource.DEFAULT_MAP:
+                error.param_hint = self._settings.place(name_of(option))
+
+    def _name_settings(self, ctx: click.Context) -> None:
+        """Say which settings may have a part in it; no values, they may hold passwords."""
+        command = self.commands.get(ctx.invoked_subcommand or "")
+        names = self._settings.names(command) if command is not None else []
+        if names:
+            click.echo(f"{self._settings.file} has settings: {', '.join(names)}", err=True)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
@@ -65,14 +73,11 @@ class Commands(click.Group):
 
     def _with_app(self, command: click.Command | None, args: list[str]) -> list[str]:
         """The arguments, led by the APP of the settings where none of them is one."""
-        app = os.environ.get("ONCEBOX_APP") or getattr(self, "_settings", {}).get("app")
+        app = os.environ.get("ONCEBOX_APP") or self._settings.values.get("app")
         takes = command is not None and any(p.name == "app" for p in command.params)
-        if not app or not takes or any(_APP.fullmatch(argument) for argument in args):
+        if not app or not takes or any(APP.fullmatch(argument) for argument in args):
             return args
         return [str(app), *args]
-
-
-_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def exit_code(error: OnceboxError) -> int:
@@ -80,16 +85,3 @@ def exit_code(error: OnceboxError) -> int:
     if isinstance(error, NotFound):
         return MISSING
     return USAGE if isinstance(error, ConfigurationError) else FAILURE
-
-
-def _settings() -> dict[str, Any]:
-    """The table [tool.oncebox] of the nearest pyproject.toml, by the names of the options."""
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            try:
-                table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("oncebox", {})
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise click.ClickException(f"{file} cannot be read: {error}") from error
-            return {name.replace("-", "_"): value for name, value in table.items()}
-    return {}

@@ -126,14 +126,14 @@ class Consumer(Loop):
             )
         while True:
             try:
-                return (
-                    yield from self._inbox._process(
-                        deliveries,
-                        is_async=is_async,
-                        receiving=self._mode == "stored",
-                        advance=advance,
-                    )
+                outcomes = yield from self._inbox._process(
+                    deliveries,
+                    is_async=is_async,
+                    receiving=self._mode == "stored",
+                    advance=advance,
                 )
+                self._go_on()
+                return outcomes
             except DatabaseUnavailable as error:
                 if self.is_stopping:
                     raise
@@ -166,9 +166,11 @@ class Consumer(Loop):
         if not self._source.features.positions:
             return {}
         store, name = self._inbox._store, self._source.name
-        return (
-            yield from seen(database, lambda work: store.positions(work, self._inbox.name, name))
+        found = yield from seen(
+            database, lambda work: store.positions(work, self._inbox.name, name)
         )
+        self._go_on()
+        return found
 
     def _try(
         self, database: Database, worker: Worker, part: str, known: Position | None

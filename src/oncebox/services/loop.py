@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,7 @@ LONGEST_OUTAGE = 30.0
 """Seconds between two tries while the database is away."""
 
 
-class Loop:
+class Loop(ABC):
     """A service. `run()` or `await arun()` returns some time after `stop()`.
 
     stop() may be called from a signal handler or another thread: what is in hands is finished.
@@ -34,7 +35,7 @@ class Loop:
         self._wake: Callable[[], Any] | None = None
         self._wait: Callable[[float], Any] = self._wait_here
         self._pause = SOONEST
-        self._doubts = 0
+        self._waits = False
         self.on_beat: Callable[[bool], Any] = _nothing
         """Called whenever it is seen to go on: with True while it waits for the database."""
 
@@ -50,12 +51,8 @@ class Loop:
             self._bell.get(timeout=seconds)
 
     def beat(self) -> None:
-        """It goes on. Between two beats the database is asked: the second one after an outage
-        tells that it is back."""
-        if self._doubts == 1:
-            self._go_on()
-        self._doubts = max(0, self._doubts - 1)
-        self.on_beat(self._doubts > 0)
+        """It goes on."""
+        self.on_beat(self._waits)
 
     def run(self) -> None:
         """Serve until stop() is called."""
@@ -79,8 +76,9 @@ class Loop:
         finally:
             self._wake, self._wait = None, self._wait_here
 
+    @abstractmethod
     def _service(self, *, is_async: bool) -> Steps[None]:
-        raise NotImplementedError
+        """Serve until it is to stop."""
 
     def _rest(self, longest: float) -> Steps[None]:
         """Wait a little, and longer each time in a row."""
@@ -96,14 +94,14 @@ class Loop:
             reports.name(error.__cause__ or error),
             min(self._pause * 2, LONGEST_OUTAGE),
         )
-        self._doubts = 2
-        self.on_beat(True)
+        self._waits = True
+        self.beat()
         yield from self._rest(LONGEST_OUTAGE)
 
     def _go_on(self) -> None:
-        """All is well: the next pause is short again."""
+        """All is well, the database answers: the next pause is short again."""
         self._pause = SOONEST
-        self._doubts = 0
+        self._waits = False
 
     @staticmethod
     def _off(function: Callable[[], Any], is_async: bool) -> Call:
