@@ -24,7 +24,7 @@ from oncebox.outcome import Kind, Outcome, Reason
 from oncebox.retry import Retry
 from oncebox.services import Consumer, Drainer
 from oncebox.sources import source_of
-from oncebox.store.contract import DeadLetter
+from oncebox.store.records import DeadLetter
 
 if TYPE_CHECKING:
     from oncebox.database.django import DjangoDatabase as Django

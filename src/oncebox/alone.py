@@ -23,7 +23,8 @@ from oncebox.ordering import Order
 from oncebox.outcome import Outcome, Reason, describe
 from oncebox.plan import Item, Plan, read_stored
 from oncebox.retry import Retry
-from oncebox.store.contract import Steps, Stored, Worker
+from oncebox.store.contract import Steps
+from oncebox.store.records import Stored, Worker
 from oncebox.unit import CannotCommit, Unit, conclude
 
 UNGUARDED: tuple[str, Mapping[str, Any]] = ("SELECT 1", {})

@@ -11,7 +11,8 @@ from oncebox.errors import ClaimError, ContentMismatch, SchemaMissing, SnapshotR
 from oncebox.identity import checked_message
 from oncebox.message import NO_HEADERS, Delivery, HeaderMap, Message
 from oncebox.store import Names, Store, store_for
-from oncebox.store.contract import Answer, Arrival, Claims, Steps
+from oncebox.store.contract import Steps
+from oncebox.store.records import Answer, Arrival, Claims
 
 
 class Properties(TypedDict, total=False):

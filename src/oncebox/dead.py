@@ -17,7 +17,8 @@ from oncebox.identity import Identity
 from oncebox.message import Delivery, Message
 from oncebox.outcome import Reason
 from oncebox.properties import LIMIT
-from oncebox.store.contract import Answer, Arrival, DeadLetter, Deed, Matching, Steps, Store
+from oncebox.store.contract import Steps, Store
+from oncebox.store.records import Answer, Arrival, DeadLetter, Deed, Matching
 
 CHUNK = 200
 """Letters per transaction: each may lock a key, and a server has room for so many locks."""

@@ -17,7 +17,8 @@ from oncebox import reports
 from oncebox.database import committed, seen
 from oncebox.database.contract import Database
 from oncebox.errors import ConfigurationError
-from oncebox.store.contract import Call, DeadLetter, Steps, Store
+from oncebox.store.contract import Call, Steps, Store
+from oncebox.store.records import DeadLetter
 
 Hook = Callable[[DeadLetter], Any]
 

@@ -35,7 +35,8 @@ from oncebox.process import Process
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
 from oncebox.store import Names, store_for
-from oncebox.store.contract import Advance, DeadLetter, Steps, Worker
+from oncebox.store.contract import Steps
+from oncebox.store.records import Advance, DeadLetter, Worker
 from oncebox.unit import Unit
 
 F = TypeVar("F", bound=Callable[..., Any])

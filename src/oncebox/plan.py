@@ -24,7 +24,7 @@ from oncebox.identity import Identity
 from oncebox.message import Delivery, Message
 from oncebox.ordering import Order, in_key_order
 from oncebox.outcome import Kind, Outcome, Reason
-from oncebox.store.contract import Answer, Arrival, Claims, Entry, Stored
+from oncebox.store.records import Answer, Arrival, Claims, Entry, Stored
 
 _ON_ARRIVAL: dict[type[OnceboxError], Reason] = {
     Undecodable: Reason.undecodable,

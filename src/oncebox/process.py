@@ -18,7 +18,8 @@ from oncebox.errors import NotOwner, TransactionLost
 from oncebox.ordering import Order
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
-from oncebox.store.contract import Advance, Steps
+from oncebox.store.contract import Steps
+from oncebox.store.records import Advance
 from oncebox.unit import CannotCommit, Unit, perform
 
 

@@ -22,7 +22,8 @@ from oncebox.handlers import check_answer
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
-from oncebox.store.contract import Advance, Steps, Store
+from oncebox.store.contract import Steps, Store
+from oncebox.store.records import Advance
 
 
 class Unit(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 from oncebox import Consumer, Inbox
 from oncebox.errors import ConfigurationError, NotOwner
 from oncebox.sources import FileSource, MemorySource
-from oncebox.store.contract import Advance
+from oncebox.store.records import Advance
 from services import wait_until
 from worlds import World, order, write_effect
 

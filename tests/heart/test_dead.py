@@ -16,7 +16,7 @@ from test_drain import AT_ONCE, LATER, Shop, kept, letters, past_due
 import oncebox.dead
 from oncebox import CloudEvents, Delivery, Message, Order, Reject, Retry
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
-from oncebox.store.contract import DeadLetter
+from oncebox.store.records import DeadLetter
 from worlds import BOTH, SOME, World, order
 
 ONCE = Retry(max_attempts=1)

@@ -12,7 +12,7 @@ import pytest
 from oncebox import Delivery
 from oncebox.errors import ConfigurationError
 from oncebox.sources import FileSource, MemorySource, Source, StdinSource, source_of
-from oncebox.store.contract import Position
+from oncebox.store.records import Position
 
 Make = Callable[[list[bytes]], Source]
 

@@ -17,7 +17,7 @@ from oncebox.message import Delivery, Message, content_hash
 from oncebox.outcome import Kind, Outcome, Reason
 from oncebox.plan import cut
 from oncebox.store import Names, store_for
-from oncebox.store.contract import (
+from oncebox.store.records import (
     Arrival,
     Claims,
     DeadLetter,

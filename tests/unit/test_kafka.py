@@ -10,7 +10,7 @@ from oncebox.errors import ConfigurationError
 from oncebox.sources import KafkaSource, source_of
 from oncebox.sources.kafka.settings import parse, settings_of
 from oncebox.sources.kafka.starting import Facts, beginning, starting
-from oncebox.store.contract import Position
+from oncebox.store.records import Position
 
 # -- where a partition is read from ---------------------------------------------------------------
 

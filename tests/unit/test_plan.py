@@ -17,7 +17,7 @@ from oncebox.ordering import Order
 from oncebox.outcome import Kind, Reason
 from oncebox.plan import Item, Plan, cut, read, read_stored
 from oncebox.retry import Retry
-from oncebox.store.contract import Claims, Stored
+from oncebox.store.records import Claims, Stored
 
 IDENTITY = Json("id", type="type", key="key", version="version")
 ERROR = ValueError("bad")

@@ -12,7 +12,7 @@ from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.group import MISSING, PARTIAL
 from oncebox.cli.output import age, console, json_option, print_json, print_table
 from oncebox.dead import Acted
-from oncebox.store.contract import DeadLetter
+from oncebox.store.records import DeadLetter
 
 PREVIEW = 10
 

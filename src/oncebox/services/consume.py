@@ -19,7 +19,8 @@ from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.services.loop import Loop
 from oncebox.sources.contract import Batch, Source
-from oncebox.store.contract import Advance, Position, Steps, Worker
+from oncebox.store.contract import Steps
+from oncebox.store.records import Advance, Position, Worker
 
 LOOK = 0.25
 """Seconds that a source is asked for at a time: so long may a stop take."""

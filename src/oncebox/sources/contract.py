@@ -9,7 +9,7 @@ import msgspec
 
 from oncebox.message import Delivery
 from oncebox.outcome import Outcome
-from oncebox.store.contract import Gauge, Position
+from oncebox.store.records import Gauge, Position
 
 
 class Features(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
 from oncebox.sources.lines import LIMIT, stripped
-from oncebox.store.contract import Gauge, Position
+from oncebox.store.records import Gauge, Position
 
 SAMPLE = 256
 """Bytes at a file's beginning by which it is recognised."""

@@ -11,7 +11,7 @@ import msgspec
 from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
-from oncebox.store.contract import Gauge, Position
+from oncebox.store.records import Gauge, Position
 
 
 class MemorySource:

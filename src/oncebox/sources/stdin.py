@@ -11,7 +11,7 @@ from oncebox.message import Delivery
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
 from oncebox.sources.lines import LIMIT, stripped
-from oncebox.store.contract import Gauge, Position
+from oncebox.store.records import Gauge, Position
 
 CHUNK = 1 << 16
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from oncebox.store.contract import Connection, Gauge, Position, Steps, Worker
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.records import Gauge, Position, Worker
 
 
 class Positions(ABC):

@@ -13,7 +13,7 @@ from oncebox.liveness import is_gone
 from oncebox.message import Delivery, Message, headers_json, headers_of, readable
 from oncebox.ordering import lane
 from oncebox.outcome import Kind, Outcome, Reason, describe, trace
-from oncebox.store.contract import Answer, Arrival, Claims, DeadLetter, Entry, Stored
+from oncebox.store.records import Answer, Arrival, Claims, DeadLetter, Entry, Stored
 
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from oncebox.sources.contract import Batch, Features
 from oncebox.sources.kafka.parts import Part, Parts
 from oncebox.sources.kafka.settings import parse, settings_of
 from oncebox.sources.kafka.starting import beginning
-from oncebox.store.contract import Gauge, Position
+from oncebox.store.records import Gauge, Position
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

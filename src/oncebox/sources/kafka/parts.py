@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from oncebox import reports
 from oncebox.sources.kafka.starting import Facts, Start, starting
-from oncebox.store.contract import Position
+from oncebox.store.records import Position
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncebox.store.contract import Position
+from oncebox.store.records import Position
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -8,15 +8,10 @@ from typing import Any
 from oncebox.message import headers_json
 from oncebox.ordering import lane, lock_number
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Arrival,
-    Claims,
-    Connection,
-    Entry,
-    Steps,
-)
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
+from oncebox.store.records import Arrival, Claims, Entry
 
 
 class Claiming(Migrated):

@@ -9,15 +9,10 @@ import msgspec
 from oncebox.errors import ConfigurationError
 from oncebox.ordering import lane
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Connection,
-    DeadLetter,
-    Deed,
-    Matching,
-    Steps,
-)
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.postgres.claim import Claiming
 from oncebox.store.postgres.drain import TOO_STRICT
+from oncebox.store.records import DeadLetter, Deed, Matching
 
 
 class Letters(Claiming):

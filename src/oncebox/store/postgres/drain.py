@@ -8,14 +8,9 @@ from typing import Any
 from oncebox.errors import ConfigurationError, Conflict
 from oncebox.ordering import LANES
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Connection,
-    Steps,
-    Stored,
-    Taken,
-    Worker,
-)
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.postgres.claim import Claiming, milliseconds
+from oncebox.store.records import Stored, Taken, Worker
 
 LANES_AT_ONCE = 8
 """How many lanes a batch may come from: where little is stored, one lane would not fill it."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from oncebox.store.contract import Advance, Connection, Steps
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.position import Positions
+from oncebox.store.records import Advance
 
 
 class Positioned(Positions):

@@ -9,16 +9,10 @@ from typing import Any
 from oncebox.errors import ConfigurationError
 from oncebox.message import headers_json
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Answer,
-    Arrival,
-    Claims,
-    Connection,
-    Entry,
-    Steps,
-)
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
+from oncebox.store.records import Answer, Arrival, Claims, Entry
 from oncebox.store.sqlite.values import MINUTE, PARKED, json, microseconds, now
 
 

@@ -9,13 +9,8 @@ import msgspec
 
 from oncebox.ordering import lane
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Connection,
-    DeadLetter,
-    Deed,
-    Matching,
-    Steps,
-)
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.records import DeadLetter, Deed, Matching
 from oncebox.store.sqlite.claim import Claiming
 from oncebox.store.sqlite.values import instant, json, later, now
 

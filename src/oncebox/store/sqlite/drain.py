@@ -7,13 +7,8 @@ from typing import Any
 
 from oncebox.errors import Conflict
 from oncebox.store import rows
-from oncebox.store.contract import (
-    Connection,
-    Steps,
-    Stored,
-    Taken,
-    Worker,
-)
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.records import Stored, Taken, Worker
 from oncebox.store.sqlite.claim import Claiming
 from oncebox.store.sqlite.values import MINUTE, instant, json, later, now
 

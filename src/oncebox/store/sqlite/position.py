@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from oncebox.errors import NotOwner
-from oncebox.store.contract import Advance, Connection, Steps
+from oncebox.store.contract import Connection, Steps
 from oncebox.store.position import Positions
+from oncebox.store.records import Advance
 from oncebox.store.sqlite.drain import times
 from oncebox.store.sqlite.values import now
 

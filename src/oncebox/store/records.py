@@ -1,0 +1,199 @@
+"""Records: what goes into a store, and what comes out of it. Values, without any SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from oncebox.message import Delivery, HeaderMap, Message
+from oncebox.outcome import Outcome
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """A message to be claimed, and the delivery that brought it."""
+
+    message: Message
+    delivery: Delivery
+
+
+class Answer:
+    """What a claim says of one message: a letter each, as the databases answer."""
+
+    new = "n"
+    waits = "w"
+    """New, and its key waits for a retry or a dead letter."""
+    queued = "r"
+    """New, and its key has stored messages that are ready to run."""
+    duplicate = "d"
+    other_bytes = "x"
+    too_late = "l"
+    refused = "i"
+    """Nothing was claimed: the transaction's snapshot may be older than the truth."""
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """A pending message as it was read, and what is known of its runs."""
+
+    message: Message
+    delivery: Delivery
+    lane: int
+    seq: int
+    attempts: int = 0
+    alone: bool = False
+    deaths: int = 0
+    replay: int = 0
+    last_error: str | None = None
+
+    @property
+    def is_special(self) -> bool:
+        """Runs by itself: it failed before, or may kill its process. Its key may wait for it."""
+        return self.alone or self.attempts > 0
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a worker got to drain: rows of lanes that are locked until the transaction ends."""
+
+    rows: Sequence[Stored] = ()
+    token: Any = None
+    """Names the transaction; the guard compares it."""
+    crashed: bool = False
+    """Somebody died over these lanes: the first of their messages are marked to run alone."""
+    again: bool = False
+    """Nothing was taken, but something is ready now: commit, and take again."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a part of a source has been read, and by whom."""
+
+    part: str
+    next: int
+    mark: str | None = None
+    """What tells this file from another one of the same name."""
+    owner: str | None = None
+    """The incarnation of the worker that reads it."""
+    owner_name: str | None = None
+    batch: int = 0
+    suspects: int = 0
+    """How many of the next messages were in the hands of an owner that vanished."""
+    is_overdue: bool = False
+    """Whether its owner should have been heard of."""
+    moved_at: datetime | None = None
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """What a source knows of a part beside its position, in the same unit."""
+
+    lag: int | None = None
+    """How much is there that was not read yet."""
+    settled: int | None = None
+    """The position that the broker was told."""
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """A step of a position, made with the work on the messages that it passes."""
+
+    source: str
+    part: str
+    owner: str
+    old: int
+    new: int
+    patience: float
+    """Seconds within which the owner is heard of again."""
+    mark: str | None = None
+    suspects: int = 0
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that cannot be run, or whose identity is not to be trusted."""
+
+    id: int
+    state: str
+    """dead or quarantined"""
+    reason: str
+    seq: int | None
+    origin: str | None
+    message_id: str | None
+    type: str | None
+    version: int | None
+    key: str | None
+    parks: bool
+    """Whether the later messages of its key wait for it."""
+    payload: bytes
+    content_hash: bytes | None
+    headers: HeaderMap
+    source: str
+    coordinates: str | None
+    occurred_at: datetime | None
+    attempts: int
+    deaths: int
+    replay: int
+    error: str | None
+    fingerprint: str | None
+    """What it has in common with letters that died of the same error."""
+    died_at: datetime
+
+
+class Matching(msgspec.Struct, frozen=True):
+    """Which dead letters are meant: those that match everything that is given."""
+
+    ids: Sequence[int] | None = None
+    keys: Sequence[str] | None = None
+    state: str | None = None
+    reason: str | None = None
+    type: str | None = None
+    key: str | None = None
+    origin: str | None = None
+    message_id: str | None = None
+    fingerprint: str | None = None
+
+
+class Deed(msgspec.Struct, frozen=True):
+    """What an operator does, for the audit."""
+
+    act: str
+    by: str
+    why: str
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """Who drains: a name that is its own for the time being, and what it takes at a time."""
+
+    name: str
+    incarnation: str
+    batch: int
+    timeout: float
+    """Seconds after which the database ends a transaction that was left behind."""
+    patience: float
+    """Seconds within which it says again that it is alive."""
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a claim says of a batch, in the order of its arrivals."""
+
+    answers: str
+    seqs: Sequence[int | None]
+    token: Any = None
+    """Names the transaction; the guard compares it."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An outcome to be written down."""
+
+    outcome: Outcome
+    seq: int | None = None
+    parks: bool = False
+    """A dead letter that holds its key."""
+    ready: bool = False
+    """Stored to run as soon as its turn comes, instead of waiting behind its key's head."""
+    alone: bool = False
+    """Stored to be run by itself."""
+    kept: bool = False
+    """Its pending row is written already."""
+    ran: bool = False
+    """Its handler ran, and the run is worth a row: it failed, or its message had been stored."""
+    duration: float | None = None
+    stored: Stored | None = None
+    """What the message was before, if it had been stored."""
