@@ -28,7 +28,9 @@ from oncebox.store.records import Position
 def test_a_part_without_a_position_begins_where_its_group_stands(
     facts: Facts, reset: str, offset: int
 ) -> None:
-    assert beginning("orders/0", facts, reset=reset).next == offset
+    found = beginning("orders/0", facts, reset=reset)
+    assert found is not None
+    assert found.next == offset
 
 
 @pytest.mark.parametrize("committed", [None, 0, 9])
@@ -59,7 +61,20 @@ def test_what_retention_deleted_is_said() -> None:
 def test_a_log_that_lost_its_end_is_read_again() -> None:
     start = starting(Position("orders/0", 10, "id:0"), Facts(0, 9, None, "id"))
     assert (start.offset, start.mark, start.prefix) == (0, "id:1", "1:")
-    assert "absorbed" in str(start.complaint)
+    assert "absorbs" in str(start.complaint)
+
+
+def test_a_partition_without_a_leader_is_read_on_or_waited_for() -> None:
+    assert starting(Position("orders/0", 5, "id:0"), Facts(topic_id="id")).offset == 5
+    assert beginning("orders/0", Facts(), reset="earliest") is None
+    known = beginning("orders/0", Facts(committed=3), reset="earliest")
+    assert known is not None
+    assert known.next == 3
+
+
+def test_marks_of_transactions_that_retention_deleted_are_no_loss() -> None:
+    start = starting(Position("orders/0", 5, "id:0"), Facts(7, 9, 7, "id"))
+    assert (start.offset, start.complaint) == (7, None)
 
 
 # -- settings -------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def run(
     since = datetime.now(UTC) - timedelta(days=1)
     # This fails now, with a remedy, if it would fail later.
     before = called(inbox, inbox.look.rates, since=since)
-    if not source.features.positions and workers > 1:
+    if source.features.single and workers > 1:
         raise ConfigurationError(f"{url} can be read by one worker only: --workers 1")
     common = [sys.executable, "-m", "oncebox", "worker", str(app), "--from", url, "--mode", mode]
     common += ["--batch", str(batch), "--log-level", log_level]

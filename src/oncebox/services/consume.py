@@ -76,7 +76,7 @@ class Consumer(Loop):
                 yield from self._handle(database, worker, batch, is_async)
             elif self._finished:
                 break
-            else:
+            elif not self._source.features.assigns:
                 self._assigned_at = 0.0  # there is time to look around
         yield from self._sign_off(database, worker, list(self._own))
 
@@ -150,10 +150,7 @@ class Consumer(Loop):
         self._assigned_at = time.monotonic()
         features, parts = self._source.features, self._source.parts()
         if features.assigns:
-            gone = [part for part in self._own if part not in parts]
-            yield from self._sign_off(database, worker, gone)
-            for part in gone:
-                self._forget(part)
+            yield from self._give_up(database, worker, [p for p in self._own if p not in parts])
         known = yield from self._positions(database)
         for part in parts:
             if part not in self._own:
@@ -179,13 +176,15 @@ class Consumer(Loop):
         """Become the reader of a part, unless somebody who lives reads it, or nothing is left."""
         features = self._source.features
         if not features.positions:
-            self._own[part] = self._source.beginning(part)
+            self._own[part] = Position(part, 0)
             return
         if not features.assigns and known is not None and not _is_free(known, worker):
             return
         if known is not None and self._source.is_finished(part, known):
             return
         wanted = known or self._source.beginning(part)
+        if wanted is None:
+            return
         taken = yield from committed(
             database,
             lambda work: self._inbox._store.take_over(
@@ -211,6 +210,14 @@ class Consumer(Loop):
             database,
             lambda work: store.hold_on(work, self._inbox.name, source.name, worker, gauges),
         )
+
+    def _give_up(self, database: Database, worker: Worker, parts: Sequence[str]) -> Steps[None]:
+        """Let go of parts that somebody else is to read; if the database is away, unsigned."""
+        try:
+            yield from self._sign_off(database, worker, parts)
+        finally:
+            for part in parts:
+                self._forget(part)
 
     def _sign_off(self, database: Database, worker: Worker, parts: Sequence[str]) -> Steps[None]:
         """Say what we read no more, so that nobody takes us for dead."""

@@ -27,6 +27,8 @@ class Features(msgspec.Struct, frozen=True):
     """It says of a delivery whether somebody had it before."""
     ends: bool = False
     """It comes to an end."""
+    single: bool = False
+    """Only one worker can read it."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -55,8 +57,8 @@ class Source(Protocol):
         """Whether parts came or went since parts() was asked; read() returns None meanwhile."""
         ...
 
-    def beginning(self, part: str) -> Position:
-        """Where a part is read from that was never read before."""
+    def beginning(self, part: str) -> Position | None:
+        """Where a part is read from that was never read before; None if it cannot be read now."""
         ...
 
     def open(self, position: Position) -> None:

@@ -20,7 +20,7 @@ class MemorySource:
     The same seed makes the same mischief. What is not settled comes again, marked as redelivered.
     """
 
-    features = Features(durable=True, redeliveries=True, ends=True)
+    features = Features(durable=True, redeliveries=True, ends=True, single=True)
 
     def __init__(
         self,

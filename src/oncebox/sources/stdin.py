@@ -20,7 +20,7 @@ class StdinSource:
     """`-`: the lines of standard input, until it ends."""
 
     name = "stdin"
-    features = Features(ordered=True, ends=True)
+    features = Features(ordered=True, ends=True, single=True)
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from oncebox.errors import ConfigurationError
-from oncebox.message import NO_HEADERS, Delivery
+from oncebox.message import NO_HEADERS, Delivery, HeaderMap
 from oncebox.outcome import Outcome
 from oncebox.sources.contract import Batch, Features
 from oncebox.sources.kafka.parts import Part, Parts
@@ -32,8 +32,6 @@ class KafkaSource:
     The position in the inbox's database says what was handled. The offset in Kafka follows it.
     """
 
-    features = Features(ordered=True, durable=True, positions=True, assigns=True)
-
     def __init__(
         self,
         servers: str,
@@ -44,6 +42,13 @@ class KafkaSource:
     ) -> None:
         self._settings = settings_of(servers, list(topics), group, settings or {})
         self.name = f"kafka:{group}"
+        self.features = Features(
+            ordered=True,
+            durable=True,
+            positions=True,
+            assigns=True,
+            single="group.instance.id" in self._settings.client,
+        )
         self._parts = Parts()
         self._poller: Poller | None = None
 
@@ -60,14 +65,17 @@ class KafkaSource:
     def is_reassigned(self) -> bool:
         return self._parts.is_moved()
 
-    def beginning(self, part: str) -> Position:
+    def beginning(self, part: str) -> Position | None:
         found = self._parts.get(part)
-        if found is None or found.facts is None:  # it went in this moment
-            return Position(part, 0)
-        return beginning(part, found.facts, reset=self._settings.reset)
+        if found is None:  # it went in this moment
+            return None
+        position = beginning(part, found.facts, reset=self._settings.reset)
+        if position is None:
+            self._parts.despair(found)
+        return position
 
     def open(self, position: Position) -> None:
-        self._parts.open(position.part, position)
+        self._parts.open(position)
 
     def read(self, limit: int, seconds: float) -> Batch | None:
         self._started()
@@ -117,13 +125,30 @@ class KafkaSource:
 
 
 def _delivery(part: Part, message: Message) -> Delivery:
-    value, headers = message.value(), message.headers()
-    kind, milliseconds = message.timestamp()
+    value = message.value()
     return Delivery(
         body=TOMBSTONE if value is None else value,
-        headers=dict(headers) if headers else NO_HEADERS,
+        headers=_headers(message),
         key=message.key(),
         source=part.topic,
         coordinates=f"{part.prefix}{part.partition}/{message.offset()}",
-        timestamp=EPOCH + timedelta(milliseconds=milliseconds) if kind else None,
+        timestamp=_timestamp(message),
     )
+
+
+def _headers(message: Message) -> HeaderMap:
+    """The headers; none where their names are no text, which the client does not hand over."""
+    try:
+        headers = message.headers()
+    except (SystemError, UnicodeError):
+        return NO_HEADERS
+    return dict(headers) if headers else NO_HEADERS
+
+
+def _timestamp(message: Message) -> datetime | None:
+    """The broker's time, as far as it is one."""
+    kind, milliseconds = message.timestamp()
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds) if kind else None
+    except OverflowError:
+        return None

@@ -3,57 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import Future
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from oncebox import reports
 from oncebox.sources.kafka.parts import Part
 from oncebox.sources.kafka.settings import Settings
 from oncebox.sources.kafka.starting import Facts
 
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Seconds that brokers have for an answer."""
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """What a broker says that has no ids for topics."""
 
+NAMELESS = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError._UNSUPPORTED_FEATURE,
+}
+"""Why a topic has no id: it is gone, or not ours to see, or the broker is too old."""
+
+Question = dict[str, "Future[Any]"]
+
 
 class Cluster:
-    """Asks; KafkaException where nobody answers."""
+    """Asks brokers; raises KafkaException where nobody answers."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admin: AdminClient | None = None
+        self._client: AdminClient | None = None
 
     def facts(self, consumer: Consumer, parts: Sequence[Part]) -> list[Facts]:
         """What there is to know of partitions before they are read."""
         partitions = [TopicPartition(part.topic, part.partition) for part in parts]
         committed = consumer.committed(partitions, timeout=PATIENCE)
-        ids = self.topic_ids(sorted({part.topic for part in parts}))
-        facts = []
-        for partition, known in zip(partitions, committed, strict=True):
+        for known in committed:
             if known.error is not None:
                 raise KafkaException(known.error)
-            bounds = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
-            if bounds is None:
-                raise KafkaException("the offsets of a partition are not known")
-            low, high = bounds
-            offset = known.offset if known.offset >= 0 else None
-            facts.append(Facts(low, high, offset, ids.get(partition.topic)))
-        return facts
+        ids = topic_ids(self.ask(sorted({part.topic for part in parts})))
+        lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        highs = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return [
+            Facts(low, high, known.offset if known.offset >= 0 else None, ids.get(known.topic))
+            for low, high, known in zip(lows, highs, committed, strict=True)
+        ]
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """The ids of topics, of those that have one."""
+    def ask(self, topics: Sequence[str]) -> Question:
+        """Ask for the ids of topics; the answer comes when it comes."""
         if not topics:
             return {}
-        if self._admin is None:
-            self._admin = AdminClient(self._settings.connection)
-        ids = {}
-        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=PATIENCE)
-        for topic, answer in asked.items():
-            with suppress(KafkaException):  # gone, or not ours to see
-                found = str(answer.result(PATIENCE).topic_id)
-                if found != NO_ID:
-                    ids[topic] = found
-        return ids
+        question: Question = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=PATIENCE
+        )
+        return question
+
+    def _offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> list[int | None]:
+        """The first or last offset of each partition; None for those without a leader."""
+        asked = self._admin.list_offsets(
+            dict.fromkeys(partitions, spec),
+            # The end is the end, though a transaction is open before it.
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=PATIENCE,
+        )
+        answers = {(p.topic, p.partition): answer for p, answer in asked.items()}
+        return [_offset(answers[p.topic, p.partition]) for p in partitions]
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            logger = reports.logger.getChild("librdkafka")
+            self._client = AdminClient(self._settings.connection, logger=logger)
+        return self._client
+
+
+def _offset(answer: Future[Any]) -> int | None:
+    try:
+        offset: int = answer.result(2 * PATIENCE).offset
+    except (KafkaException, TimeoutError):
+        return None
+    return offset if offset >= 0 else None
+
+
+def is_answered(question: Question) -> bool:
+    return all(answer.done() for answer in question.values())
+
+
+def topic_ids(question: Question) -> dict[str, str]:
+    """The ids of topics, of those that have one."""
+    ids = {}
+    for topic, answer in question.items():
+        try:
+            found = str(answer.result(2 * PATIENCE).topic_id)
+        except TimeoutError as error:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+        except KafkaException as error:
+            if error.args[0].code() not in NAMELESS:
+                raise
+            continue
+        if found != NO_ID:
+            ids[topic] = found
+    return ids

@@ -9,7 +9,8 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from oncebox import reports
-from oncebox.sources.kafka.starting import Facts, Start, starting
+from oncebox.errors import OnceboxError
+from oncebox.sources.kafka.starting import Facts, Start
 from oncebox.store.records import Position
 
 if TYPE_CHECKING:
@@ -29,10 +30,13 @@ class Part:
         self.topic = topic
         self.partition = partition
         self.name = part_name(topic, partition)
-        self.facts: Facts | None = None
+        self.facts = Facts()
         self.is_wanted = True
         """Whether it stays ours: False once it is to be let go."""
-        self.is_open = False
+        self.position: Position | None = None
+        """Where the reader found it in the database: it is in the reader's hands then."""
+        self.is_hopeless = False
+        """Whether it cannot be read at present."""
         self.start: int | None = None
         """The offset that it is fetched from."""
         self.next = 0
@@ -40,28 +44,33 @@ class Part:
         self.mark: str | None = None
         self.prefix = ""
         self.queue: deque[Message] = deque()
-        self.handed_at: float | None = None
-        """Since when messages of it are in somebody's hands."""
+        self.last = -1
+        """The last offset that was fetched."""
+        self.end: int | None = None
+        """Where nothing more was to be had."""
+        self.high: int | None = None
+        """The offset after its last one."""
         self.handled: int | None = None
         """The offset before which everything is handled,"""
         self.stored: int | None = None
         """what librdkafka knows of it,"""
         self.settled: int | None = None
         """and the broker."""
-        self.high: int | None = None
-        """The offset after its last one."""
-        self.end: int | None = None
-        """Where nothing more was to be had."""
 
     def begin(self, start: Start, next_: int) -> None:
         """Fetch it from here on."""
         if start.complaint:
             reports.logger.warning("%s %s", self.name, start.complaint)
-        self.start, self.mark, self.prefix = start.offset, start.mark, start.prefix
-        self.next = next_
-        if self.start == next_:
+        self.mark, self.prefix, self.next = start.mark, start.prefix, next_
+        if start.offset == next_:
             self.handled = next_  # whoever was here before may have died before he told Kafka
-        self.is_open = True
+        self.last = start.offset - 1
+        self.start = start.offset
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether whoever reads it must be waited for no more."""
+        return self.position is None
 
 
 class Parts:
@@ -73,6 +82,7 @@ class Parts:
         self._messages = self._bytes = 0
         self._moved = False
         self._gone: set[str] = set()
+        self._handed: tuple[str, float] | None = None
         self._failure: BaseException | None = None
         self.is_closing = False
 
@@ -125,15 +135,17 @@ class Parts:
                     del self._parts[part.name]
 
     def fill(self, messages: list[Message]) -> None:
-        """Keep what was fetched; of parts that are not open, nothing."""
+        """Keep what was fetched, and is to be read, in order."""
         with self._changed:
             for message in messages:
-                name = part_name(message.topic() or "", message.partition() or 0)
-                part = self._parts.get(name)
-                if part is not None and part.is_open and part.is_wanted:
-                    part.queue.append(message)
-                    self._messages += 1
-                    self._bytes += len(message)
+                part = self._parts.get(part_name(message.topic() or "", message.partition() or 0))
+                offset = message.offset() or 0
+                if part is None or part.start is None or not part.is_wanted or offset <= part.last:
+                    continue
+                part.last, part.end = offset, None
+                part.queue.append(message)
+                self._messages += 1
+                self._bytes += len(message)
             self._changed.notify_all()
 
     def room(self, seconds: float) -> int:
@@ -144,6 +156,30 @@ class Parts:
             size = self._bytes // self._messages if self._messages else 1
             by_size = max(1, (BYTES - self._bytes) // max(1, size))
             return max(1, min(MESSAGES - self._messages, by_size))
+
+    def ended(self, part: Part, offset: int) -> None:
+        """Nothing is before this offset that was not fetched."""
+        with self._changed:
+            part.end = offset
+
+    def to_store(self) -> list[tuple[Part, int]]:
+        """What librdkafka is to be told: the offsets before which everything is handled."""
+        with self._changed:
+            found = []
+            for part in self._parts.values():
+                offset = part.handled
+                # Behind the last message may be the marks of transactions: they are handled too.
+                if offset is not None and part.end is not None and self._is_done(part):
+                    offset = max(offset, part.end)
+                if offset is not None and offset != part.stored:
+                    part.stored = offset
+                    found.append((part, offset))
+            return found
+
+    def handed(self) -> tuple[str, float] | None:
+        """The part whose messages are in the reader's hands, and since when."""
+        with self._changed:
+            return self._handed
 
     def fail(self, error: BaseException) -> None:
         """The one that fills cannot go on."""
@@ -167,17 +203,24 @@ class Parts:
             self._moved = bool(gone & wanted)
             return sorted(wanted - gone)
 
-    def open(self, name: str, position: Position) -> None:
-        """Fetch a part from its position on."""
+    def open(self, position: Position) -> None:
+        """A part is to be fetched from its position on."""
         with self._changed:
-            part = self._parts.get(name)
-            if part is not None and part.facts and part.is_wanted and part.start is None:
-                part.begin(starting(position, part.facts), position.next)
+            part = self._parts.get(position.part)
+            if part is not None and part.is_wanted:
+                part.position = position
+            self._changed.notify_all()
+
+    def despair(self, part: Part) -> None:
+        """A part cannot be opened at present."""
+        with self._changed:
+            part.is_hopeless = True
             self._changed.notify_all()
 
     def take(self, limit: int, seconds: float) -> tuple[Part, list[Message]] | None:
         """Messages of the part whose turn it is; None if there are none, or parts moved."""
         with self._changed:
+            self._handed = None
             self._changed.wait_for(self._has_news, seconds)
             self._raise()
             part = None if self._moved else self._next()
@@ -189,26 +232,27 @@ class Parts:
             messages = [part.queue.popleft() for _ in range(count)]
             self._messages -= count
             self._bytes -= sum(map(len, messages))
-            part.handed_at = time.monotonic()
+            self._handed = (part.name, time.monotonic())
             self._changed.notify_all()
             return part, messages
 
     def settle(self, name: str, offset: int) -> None:
         """Everything before an offset is handled."""
         with self._changed:
+            self._handed = None
             part = self._parts.get(name)
-            if part is not None and part.is_open:
-                part.handled, part.handed_at = offset, None
+            if part is not None and part.start is not None and part.position is not None:
+                part.handled = offset
 
     def release(self, name: str) -> bool:
         """A part is read no more; says whether it was still ours."""
         with self._changed:
             part = self._parts.get(name)
-            if part is None or not part.is_open:
+            if part is None or part.position is None:
                 return False
             was_ours = part.is_wanted
-            part.is_wanted = part.is_open = False
-            part.handed_at = None
+            part.is_wanted = False
+            part.position = None
             self._empty(part)
             self._changed.notify_all()
             return was_ours
@@ -224,6 +268,12 @@ class Parts:
     def _is_full(self) -> bool:
         return self._messages >= MESSAGES or self._bytes >= BYTES
 
+    def _is_done(self, part: Part) -> bool:
+        """Whether everything that was fetched is handled. Something must have been: the news of an
+        end may be left over from an earlier time."""
+        was_fetched = part.start is not None and part.last >= part.start
+        return was_fetched and part.handled == part.next == part.last + 1
+
     def _empty(self, part: Part) -> None:
         self._messages -= len(part.queue)
         self._bytes -= sum(map(len, part.queue))
@@ -232,6 +282,8 @@ class Parts:
     def _raise(self) -> None:
         if self._failure is not None:
             raise self._failure
+        if self.is_closing:
+            raise OnceboxError("the source is closed: make another one")
 
 
 def part_name(topic: str, partition: int) -> str:

@@ -1,9 +1,9 @@
 """Poller: the thread that asks Kafka for messages, and answers it when partitions come and go.
 
-Nobody else touches the client.
-It never stops asking, however slow handlers are, so that the group does not give up on us. When a
-partition comes, it waits until the reader has found its position in the database, and fetches from
-there. When one is to go, it waits until the reader has let go of it, so that nothing is in hands.
+Nobody else touches the client. It never stops asking, however slow handlers are, so that the group
+does not give up on us. When a partition comes, it waits until the reader has found its position in
+the database, and fetches from there. When one is to go, it waits until the reader has let go of it,
+so that nothing is in hands.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from oncebox import reports
 from oncebox.errors import ConfigurationError, OnceboxError
-from oncebox.sources.kafka.cluster import Cluster
+from oncebox.sources.kafka.cluster import Cluster, Question, is_answered, topic_ids
 from oncebox.sources.kafka.parts import Part, Parts, part_name
 from oncebox.sources.kafka.settings import Settings
+from oncebox.sources.kafka.starting import is_beyond, starting
 
 LOOK = 0.1
 """Seconds that Kafka is asked for the first of some messages."""
@@ -29,14 +30,15 @@ SLOW = 0.5
 """Seconds without room after which partitions are paused. Not at once: what librdkafka has fetched
 of a paused partition, it forgets."""
 
-DRAIN = 30.0
-"""Seconds that a batch in hands has to be finished when its partition goes."""
+PATIENCE = 30.0
+"""Seconds that a batch in hands has to be finished when its partition goes, and that the reader has
+to find the position of one that comes."""
 
 LOOK_AROUND = 1.0
 """Seconds between two looks at what is not urgent."""
 
-COMPARE_EVERY = 5.0
-"""Seconds between two looks whether topics are still the same ones."""
+LONGEST_PAUSE = 30.0
+"""Seconds between leaving the group and joining it again, at most."""
 
 REPEAT = 60.0
 """Seconds within which the same complaint is not repeated."""
@@ -50,11 +52,14 @@ class Poller:
         self._parts = parts
         self._name = name
         self._cluster = Cluster(settings)
-        self._paused = False
-        self._rejoining = False
+        self._patience = min(PATIENCE, 0.5 * settings.poll_interval)
+        self._paused: bool | None = None
+        """Whether partitions are paused; None if only some may be."""
+        self._rejoin = _Rejoin()
         self._complaints: dict[Any, float] = {}
-        self._compared_at = self._looked_at = time.monotonic()
-        self._warned: set[tuple[str, float]] = set()
+        self._looked_at = time.monotonic()
+        self._question: Question = {}
+        self._warned: tuple[str, float] | None = None
         callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
         self._consumer = self._made({**settings.client, **callbacks})
         self._thread = Thread(target=self._run, name="oncebox-kafka", daemon=True)
@@ -65,11 +70,11 @@ class Poller:
     def close(self) -> None:
         """Leave the group. What was settled is committed."""
         self._parts.close()
-        self._thread.join(DRAIN)
+        self._thread.join(PATIENCE)
 
     def rejoin(self) -> None:
         """Leave the group and join it again, so that every position is looked up anew."""
-        self._rejoining = True
+        self._rejoin.is_wanted = True
 
     def _made(self, client: dict[str, Any]) -> Consumer:
         try:
@@ -99,21 +104,13 @@ class Poller:
         )
 
     def _turn(self) -> None:
-        if self._rejoining:
-            self._rejoining = False
-            self._consumer.unsubscribe()
-            self._join()
+        self._leave_and_join()
         room = self._parts.room(SLOW)
         self._set_paused(not room)
         # The first one is waited for, the others are there already or come later.
-        messages = self._consumer.consume(1, LOOK)
-        if messages and room > 1:
-            messages += self._consumer.consume(room - 1, 0)
-        good = [m for m in messages if m.error() is None]
-        if len(good) < len(messages):
-            self._look_at([m for m in messages if m.error() is not None])
-        if good:
-            self._parts.fill(good)
+        self._keep(self._consumer.consume(1, LOOK))
+        if room > 1:
+            self._keep(self._consumer.consume(room - 1, 0))
         self._store_offsets()
         if time.monotonic() - self._looked_at > LOOK_AROUND:
             self._looked_at = time.monotonic()
@@ -121,13 +118,39 @@ class Poller:
             self._watch_hands()
             self._compare_topics()
 
+    def _leave_and_join(self) -> None:
+        """In two steps: whoever joins before he has left everything keeps some of it."""
+        if self._rejoin.is_due() and self._parts.handed() is None:
+            self._rejoin.begin()
+            self._consumer.unsubscribe()
+        elif self._rejoin.is_leaving and not self._consumer.assignment():
+            self._rejoin.end()
+            self._join()
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused == self._paused:
+            return
+        self._paused = paused
+        with suppress(KafkaException):
+            ours = self._consumer.assignment()
+            hopeless = [p for p in ours if self._is_hopeless(p)]
+            rest = [p for p in ours if p not in hopeless]
+            (self._consumer.pause if paused else self._consumer.resume)(rest)
+
+    def _is_hopeless(self, partition: TopicPartition) -> bool:
+        part = self._parts.get(part_name(partition.topic, partition.partition))
+        return part is None or part.start is None
+
+    def _keep(self, messages: list[Message]) -> None:
+        good = [message for message in messages if message.error() is None]
+        if good:
+            self._parts.fill(good)
+        if len(good) < len(messages):
+            self._look_at([message for message in messages if message.error() is not None])
+
     def _store_offsets(self) -> None:
         """What was settled is to be committed; librdkafka does so every few seconds."""
-        for part in self._parts.all():
-            offset = part.handled
-            if offset is None or offset == part.stored:
-                continue
-            part.stored = offset
+        for part, offset in self._parts.to_store():
             # A partition that is not ours any more refuses it, and rightly so.
             with suppress(KafkaException):
                 stored = TopicPartition(part.topic, part.partition, offset)
@@ -142,70 +165,65 @@ class Poller:
                 if bounds is not None and bounds[1] >= 0:
                     part.high = bounds[1]
 
-    def _set_paused(self, paused: bool) -> None:
-        if paused == self._paused:
-            return
-        self._paused = paused
-        with suppress(KafkaException):
-            ours = self._consumer.assignment()
-            (self._consumer.pause if paused else self._consumer.resume)(ours)
-
-    def _compare_topics(self) -> None:
-        """A topic of the same name may be another one by now."""
-        if time.monotonic() - self._compared_at < COMPARE_EVERY:
-            return
-        self._compared_at = time.monotonic()
-        known = {p.topic: p.facts.topic_id for p in self._parts.all() if p.facts and p.is_open}
-        now = self._cluster.topic_ids(list(known))
-        if any(now.get(topic, old) != old for topic, old in known.items()):
-            self.rejoin()
-
     def _watch_hands(self) -> None:
         """Say once of each batch that it takes longer than Kafka would wait for us."""
-        limit = self._settings.poll_interval
-        for part in self._parts.all():
-            since = part.handed_at
-            if since is None or time.monotonic() - since < limit:
-                continue
-            if (part.name, since) not in self._warned:
-                self._warned = {(part.name, since)}
-                reports.logger.warning(
-                    "%s: a batch of %s has been in hands for %.0f seconds (max.poll.interval.ms): "
-                    "its handlers are slow, or hang. The partition stays ours meanwhile",
-                    self._name,
-                    part.name,
-                    time.monotonic() - since,
-                )
+        handed = self._parts.handed()
+        if handed is None or handed == self._warned:
+            return
+        name, since = handed
+        if time.monotonic() - since >= self._settings.poll_interval:
+            self._warned = handed
+            reports.logger.warning(
+                "%s: a batch of %s has been in hands for %.0f seconds (max.poll.interval.ms): "
+                "its handlers are slow, or hang. The partition stays ours meanwhile",
+                self._name,
+                name,
+                time.monotonic() - since,
+            )
+
+    def _compare_topics(self) -> None:
+        """A topic of the same name may be another one by now. Nobody waits for the answer."""
+        known = {p.topic: p.facts.topic_id for p in self._parts.all() if p.start is not None}
+        if self._question and is_answered(self._question):
+            with suppress(KafkaException):
+                now = topic_ids(self._question)
+                if any(now.get(topic, old) != old for topic, old in known.items()):
+                    self.rejoin()
+            self._question = {}
+        elif not self._question:
+            self._question = self._cluster.ask(sorted(known))
 
     # -- partitions come and go -------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
         parts = [Part(p.topic, p.partition) for p in partitions]
-        deadline = time.monotonic() + 0.8 * self._settings.poll_interval
-        ready = self._find_facts(parts, deadline) and self._wait_for_positions(parts, deadline)
-        if not ready:
-            self._parts.remove(parts)
-            parts = []
-            if not self._parts.is_closing:
-                self._complain("assign", "partitions could not be opened in time; joining again")
-                self.rejoin()
+        ready = self._find_facts(parts) and self._open(parts)
         assigned = [TopicPartition(p.topic, p.partition, p.start or 0) for p in parts]
         (consumer.incremental_assign if self._settings.is_incremental else consumer.assign)(
             assigned
         )
-        self._paused = False
-        if parts:
-            self._say("reads", parts)
+        self._paused = None
+        idle = [p for p, part in zip(assigned, parts, strict=True) if part.start is None]
+        if idle:
+            consumer.pause(idle)
+        self._say("reads", [part for part in parts if part.start is not None])
+        if ready and not idle:
+            self._rejoin.succeeded()
+        elif not self._parts.is_closing:
+            names = ", ".join(part_name(p.topic, p.partition) for p in idle)
+            self._complain("assign", f"cannot read {names} now; it is tried again")
+            self.rejoin()
 
-    def _find_facts(self, parts: list[Part], deadline: float) -> bool:
+    def _find_facts(self, parts: list[Part]) -> bool:
         """Ask the brokers about partitions, until they answer."""
-        while not self._parts.is_closing:
+        deadline = time.monotonic() + self._patience
+        while not self._parts.is_closing and time.monotonic() < deadline:
             try:
                 facts = self._cluster.facts(self._consumer, parts)
             except KafkaException as error:
                 self._complain("facts", f"brokers do not answer: {_text(error.args[0])}")
-                if time.monotonic() > deadline:
-                    break
                 self._parts.wait(lambda: False, 1.0)
             else:
                 for part, fact in zip(parts, facts, strict=True):
@@ -213,36 +231,43 @@ class Poller:
                 return True
         return False
 
-    def _wait_for_positions(self, parts: list[Part], deadline: float) -> bool:
-        """Let the reader find the position of each, and wait for it."""
+    def _open(self, parts: list[Part]) -> bool:
+        """Let the reader find the position of each, and begin there."""
         self._parts.offer(parts)
-        return self._parts.wait(
-            lambda: all(part.start is not None for part in parts),
-            max(0.0, deadline - time.monotonic()),
+        found = self._parts.wait(
+            lambda: all(part.position or part.is_hopeless for part in parts), self._patience
         )
+        if not found:
+            self._parts.remove(self._parts.recall([part.name for part in parts]))
+            return False
+        at = [(part, part.position) for part in parts if part.position is not None]
+        # Somebody may have moved the position since we asked how long the partition is.
+        doubtful = [part for part, position in at if is_beyond(position, part.facts)]
+        if doubtful and not self._find_facts(doubtful):
+            return False
+        for part, position in at:
+            part.begin(starting(position, part.facts), position.next)
+        return True
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         parts = self._parts.recall(_names(partitions))
-        patience = min(DRAIN, 0.5 * self._settings.poll_interval)
-        done = self._parts.wait(lambda: not any(p.is_open for p in parts), patience)
+        done = self._parts.wait(lambda: all(p.is_settled for p in parts), self._patience)
         if not done and not self._parts.is_closing:
             self._complain(
                 "revoke", "a batch was not finished in time: its partition goes to another worker"
             )
         self._store_offsets()  # they are committed as the partitions go
         self._parts.remove(parts)
-        if parts:
-            self._say("gives back", parts)
+        self._say("gives back", parts)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         parts = self._parts.recall(_names(partitions))
         self._parts.remove(parts)
-        if parts:
-            self._say("was thrown out of the group, and lost", parts)
+        self._say("has lost, to its group or with the topic,", parts)
 
     def _say(self, what: str, parts: Iterable[Part]) -> None:
-        names = ", ".join(sorted(part.name for part in parts))
-        reports.logger.info("%s: %s %s", self._name, what, names)
+        if names := ", ".join(sorted(part.name for part in parts)):
+            reports.logger.info("%s: %s %s", self._name, what, names)
 
     # -- what brokers say besides -----------------------------------------------------------------
 
@@ -254,23 +279,24 @@ class Poller:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:
                 if part is not None:
-                    part.end = message.offset()
+                    self._parts.ended(part, message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self.rejoin()  # what became of the partition is found out when it comes again
             else:
                 self._on_error(error)
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._parts.fail(OnceboxError(f"{self._name}: {_text(error)}"))
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            self._compared_at = 0.0
         self._complain(error.code(), _text(error))
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        if error is not None:
+            self._complain("commit", f"offsets could not be committed: {_text(error)}")
+            return
         for partition in partitions:
             part = self._parts.get(part_name(partition.topic, partition.partition))
-            if error is None and partition.error is None and part is not None:
+            if part is not None and partition.error is None and partition.offset >= 0:
                 part.settled = partition.offset
 
     def _complain(self, kind: Any, text: str) -> None:
@@ -279,6 +305,30 @@ class Poller:
         if now - self._complaints.get(kind, -REPEAT) >= REPEAT:
             self._complaints[kind] = now
             reports.logger.warning("%s: %s", self._name, text)
+
+
+class _Rejoin:
+    """When the group is left and joined again: at once, and then more and more seldom."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+        self.is_leaving = False
+        self._not_before = 0.0
+        self._pause = 0.5
+
+    def is_due(self) -> bool:
+        return self.is_wanted and not self.is_leaving and time.monotonic() >= self._not_before
+
+    def begin(self) -> None:
+        self.is_wanted, self.is_leaving = False, True
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._not_before = time.monotonic() + self._pause
+
+    def end(self) -> None:
+        self.is_leaving = False
+
+    def succeeded(self) -> None:
+        self._pause = 0.5
 
 
 def _names(partitions: list[TopicPartition]) -> list[str]:

@@ -17,6 +17,8 @@ SECRETS = frozenset(
     {
         "sasl.password",
         "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
         "ssl.key.password",
         "ssl.key.pem",
         "ssl.keystore.password",
@@ -42,6 +44,16 @@ DEFAULTS: Mapping[str, Any] = {
 
 BROKERS = frozenset({"partition.assignment.strategy", "session.timeout.ms"})
 """What the broker decides where it assigns partitions itself."""
+
+CONSUMERS = (
+    *("group.", "session.", "heartbeat.", "max.poll.", "partition.", "queued.", "fetch."),
+    *("enable.auto.", "enable.partition.", "auto.", "isolation.", "max.partition.", "check."),
+    *("consume.", "coordinator.", "allow."),
+)
+"""How the names of settings begin that only a consumer has."""
+
+ENVIRONMENTAL = ("security.", "sasl.", "ssl.")
+"""How the names of settings begin that the environment may give."""
 
 EARLIEST = frozenset({"earliest", "smallest", "beginning"})
 LATEST = frozenset({"latest", "largest", "end"})
@@ -72,9 +84,9 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def connection(self) -> dict[str, Any]:
         """What another client of the same cluster needs."""
-        kinds = ("security.", "sasl.", "ssl.", "broker.address.", "socket.", "client.id")
-        chosen = {name: value for name, value in self.client.items() if name.startswith(kinds)}
-        return {**chosen, "bootstrap.servers": self.servers}
+        return {
+            name: value for name, value in self.client.items() if not name.startswith(CONSUMERS)
+        }
 
 
 def parse(url: str) -> tuple[str, list[str], str, dict[str, str]]:
@@ -133,8 +145,9 @@ def settings_of(servers: str, topics: list[str], group: str, given: Mapping[str,
 
 def _from_environment() -> dict[str, str]:
     """ONCEBOX_KAFKA_SASL_PASSWORD is sasl.password, and so on."""
-    return {
+    given = {
         name.removeprefix(ENVIRONMENT).lower().replace("_", "."): value
         for name, value in os.environ.items()
         if name.startswith(ENVIRONMENT)
     }
+    return {name: value for name, value in given.items() if name.startswith(ENVIRONMENTAL)}

@@ -14,10 +14,10 @@ from oncebox.store.records import Position
 class Facts(msgspec.Struct, frozen=True):
     """What the broker says of a partition when it becomes ours."""
 
-    low: int
+    low: int | None = None
     """Its first offset,"""
-    high: int
-    """and the one after its last."""
+    high: int | None = None
+    """and the one after its last; None while it has no leader."""
     committed: int | None = None
     """Where the group stands, if it ever committed anything."""
     topic_id: str | None = None
@@ -35,45 +35,48 @@ class Start(msgspec.Struct, frozen=True):
     complaint: str | None = None
 
 
-def beginning(part: str, facts: Facts, *, reset: str) -> Position:
-    """Where a partition is read from that has no position yet."""
-    first = facts.low if reset == "earliest" else facts.high
-    offset = first if facts.committed is None else facts.committed
-    return Position(part, offset, _mark(facts.topic_id, 0))
+def beginning(part: str, facts: Facts, *, reset: str) -> Position | None:
+    """Where a partition is read from that has no position yet; None if that cannot be told now."""
+    offset = facts.committed
+    if offset is None:
+        offset = facts.low if reset == "earliest" else facts.high
+    return None if offset is None else Position(part, offset, _mark(facts.topic_id, 0))
+
+
+def is_beyond(position: Position, facts: Facts) -> bool:
+    """Whether more was read than there is."""
+    return facts.high is not None and position.next > facts.high
 
 
 def starting(position: Position, facts: Facts) -> Start:
     """Where a partition is read on."""
     topic_id, _, count = (position.mark or ":0").partition(":")
     life = int(count)
+    known, low = facts.topic_id or topic_id, facts.low
+    if low is None:
+        return _start(known, life, position.next)
     if topic_id and facts.topic_id and topic_id != facts.topic_id:
-        return _anew(
-            facts.topic_id,
-            life + 1,
-            facts.low,
-            "belongs to a topic that was created anew: it is read from its beginning",
-        )
-    known = facts.topic_id or topic_id
-    if position.next > facts.high:
-        return _anew(
-            known,
-            life + 1,
-            facts.low,
+        complaint = "belongs to a topic that was created anew: it is read from its beginning"
+        return _start(known, life + 1, low, complaint)
+    if is_beyond(position, facts):
+        complaint = (
             f"ends at {facts.high:,}, but was read up to {position.next:,} before: brokers lost "
-            "messages. It is read from its beginning, and what was handled before is absorbed",
+            "messages. It is read from its beginning; the inbox absorbs what it knows"
         )
-    if position.next < facts.low:
-        return _anew(
-            known,
-            life,
-            facts.low,
-            f"begins at {facts.low:,}, but was read up to {position.next:,} only: what was between "
-            "was deleted by the topic's retention before anybody read it",
+        return _start(known, life + 1, low, complaint)
+    if position.next < low:
+        # Kafka was told more than the position says only where nothing was left before it.
+        if facts.committed is not None and facts.committed >= low:
+            return _start(known, life, low)
+        complaint = (
+            f"begins at {low:,}, but was read up to {position.next:,} only: what was between was "
+            "deleted by the topic's retention before anybody read it"
         )
-    return _anew(known, life, position.next)
+        return _start(known, life, low, complaint)
+    return _start(known, life, position.next)
 
 
-def _anew(topic_id: str | None, life: int, offset: int, complaint: str | None = None) -> Start:
+def _start(topic_id: str | None, life: int, offset: int, complaint: str | None = None) -> Start:
     return Start(offset, _mark(topic_id, life), f"{life}:" if life else "", complaint)
 
 
