@@ -1,7 +1,7 @@
 """The command line of the benchmark: the tables to stdout, progress to stderr.
 
-`inline` measures process() with each library, `drain` what receive() and drain() do; without a
-word, both are measured.
+`inline` measures process() with each library, `drain` what receive() and drain() do, `kafka` a
+Consumer of Kafka; without a word, all are measured.
 """
 
 from __future__ import annotations
@@ -11,25 +11,33 @@ import sys
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from bench import drain, memory, report
 from bench.drain.options import Options
+from bench.kafka import contest
+from bench.kafka.options import Options as KafkaOptions
 from bench.measure import interleave
 from bench.place import Place
 from bench.scenarios import ALL, Scenario
 
 INLINE = [scenario.name for scenario in ALL]
 DRAIN = [part.name for part in drain.ALL]
+WORDS = {"inline": INLINE, "drain": DRAIN, "kafka": ["kafka"]}
+EVERYTHING = [name for names in WORDS.values() for name in names]
 
 
 def main() -> None:
     """Measure what was asked for."""
     options = _parser().parse_args()
-    only = options.only or {"inline": INLINE, "drain": DRAIN}.get(options.what, INLINE + DRAIN)
+    only = options.only or WORDS.get(options.what, EVERYTHING)
     with Place(options.batch) as place:
         if scenarios := [scenario for scenario in ALL if scenario.name in only]:
             _inline(scenarios, place, options)
         if parts := [part for part in drain.ALL if part.name in only]:
             _drain(parts, place, options)
+        if "kafka" in only:
+            _kafka(place, options)
 
 
 # -- inline ---------------------------------------------------------------------------------------
@@ -83,12 +91,7 @@ def _observe(scenario: Scenario, place: Place, options: argparse.Namespace) -> N
 
 
 def _drain(parts: list[drain.Part], place: Place, options: argparse.Namespace) -> None:
-    names = [name for name in Options.__struct_fields__ if name != "progress"]
-    given = {name: getattr(options, name) for name in names}
-    chosen = Options(
-        progress=partial(_progress, "drain"),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    chosen = Options(progress=partial(_progress, "drain"), **_given(Options, options))
     for line in report.drain_header(
         postgres=place.server.version, fsync=place.fsync(), options=chosen
     ):
@@ -97,6 +100,30 @@ def _drain(parts: list[drain.Part], place: Place, options: argparse.Namespace) -
         print(flush=True)
         for line in part.measure(place, chosen):
             print(line, flush=True)
+
+
+# -- kafka ----------------------------------------------------------------------------------------
+
+
+def _kafka(place: Place, options: argparse.Namespace) -> None:
+    chosen = KafkaOptions(progress=partial(_progress, "kafka"), **_given(KafkaOptions, options))
+    broker = place.broker
+    for line in report.kafka_header(
+        postgres=place.server.version,
+        kafka=f"{broker.version}{' (mock)' if broker.mock else ''}",
+        fsync=place.fsync(),
+        options=chosen,
+    ):
+        print(line)
+    print(flush=True)
+    for line in contest.measure(place, chosen):
+        print(line, flush=True)
+
+
+def _given(kind: type[Struct], options: argparse.Namespace) -> dict[str, Any]:
+    """Of the fields of a kind of options, those that were given."""
+    given = {name: getattr(options, name, None) for name in kind.__struct_fields__}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _progress(name: str, text: str) -> None:
@@ -110,11 +137,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add: Any = parser.add_argument
-    add("what", nargs="?", choices=["inline", "drain"], help="default: both")
+    add("what", nargs="?", choices=list(WORDS), help="default: all")
     add(
         "--only",
         type=_names,
-        help=f"some of {','.join(INLINE)} (inline), {','.join(DRAIN)} (drain)",
+        help=f"some of {','.join(INLINE)} (inline), {','.join(DRAIN)} (drain), kafka",
     )
     add("--messages", type=int, metavar="N", help="per round; default: a second or a few of work")
     add("--batch", type=int, default=100, help="messages per transaction (default %(default)s)")
@@ -159,11 +186,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _names(text: str) -> list[str]:
-    known = INLINE + DRAIN
     names = text.split(",")
     for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        if name not in EVERYTHING:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(EVERYTHING)}")
     return names
 
 

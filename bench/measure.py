@@ -81,7 +81,7 @@ def play(contenders: Sequence[Contender], stream: Stream, messages: int) -> list
     rates = []
     for contender in contenders:
         rates.append(len(deliveries) / seconds(contender.process, deliveries))
-        check(contender, stream)
+        check(contender.label, contender.url, stream)
     return rates
 
 
@@ -93,11 +93,11 @@ def seconds(process: Process, deliveries: Sequence[Delivery]) -> float:
     return time.perf_counter() - started
 
 
-def check(contender: Contender, stream: Stream) -> None:
+def check(label: str, url: str, stream: Stream) -> None:
     """Raise unless every payment so far was booked exactly once."""
-    found = business.look(contender.url)
+    found = business.look(url)
     if found != stream.truth:
         raise Cheated(
-            f"{contender.label}: {found.payments} payments were booked instead of "
+            f"{label}: {found.payments} payments were booked instead of "
             f"{stream.truth.payments}, or to other accounts"
         )

@@ -25,7 +25,7 @@ def observe(
             done += batch
         progress(f"{done:,} messages")
         yield done, resident()
-    check(contender, stream)
+    check(contender.label, contender.url, stream)
 
 
 def resident() -> float:

@@ -1,4 +1,4 @@
-"""The place: where contenders get databases of their own. The server starts when it is needed."""
+"""The place: where contenders get databases of their own. Servers start when they are needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Self
 import psycopg
 
 from bench import business
-from services import postgres
+from services import kafka, postgres
 
 
 class Place:
-    """A PostgreSQL server with fsync on, and a folder for SQLite files on the same disk."""
+    """A PostgreSQL server with fsync on, a folder for SQLite files on the same disk, and Kafka."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -28,6 +28,7 @@ class Place:
         )
         self._numbers = count(1)
         self._server: postgres.Postgres | None = None
+        self._broker: kafka.Kafka | None = None
 
     @property
     def server(self) -> postgres.Postgres:
@@ -35,6 +36,13 @@ class Place:
             self._server = postgres.start()
             self._stack.callback(self._server.stop)
         return self._server
+
+    @property
+    def broker(self) -> kafka.Kafka:
+        if self._broker is None:
+            self._broker = kafka.start()
+            self._stack.callback(self._broker.stop)
+        return self._broker
 
     def database(self) -> str:
         """The URL of a new, empty database."""

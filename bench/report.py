@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from bench.drain.load import KEYS
 from bench.drain.options import Options
+from bench.kafka.options import Options as KafkaOptions
 from bench.measure import Measured
 
 WIDTHS = (18, 14, 10, 11, 7, 13, 6)
@@ -48,6 +49,21 @@ def drain_header(*, postgres: str, fsync: float, options: Options) -> list[str]:
         "one table: status column, NOT EXISTS (an earlier unfinished row of my key), FOR UPDATE "
         "SKIP LOCKED, by hand in psycopg's pipeline, planned as nested loops.",
         "Every round is checked: each message applied once, in the order of its key.",
+    ]
+
+
+def kafka_header(*, postgres: str, kafka: str, fsync: float, options: KafkaOptions) -> list[str]:
+    """What the way from Kafka is compared with, and on what."""
+    return [
+        f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
+        f"psycopg {version('psycopg')}, confluent-kafka {version('confluent-kafka')}, "
+        f"Kafka {kafka}, PostgreSQL {postgres} (fsync on)",
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, an fdatasync takes "
+        f"{fsync * 1000:.2f} ms",
+        f"Kafka: one process each, inline, batches of {options.batch}, two statements per message; "
+        f"medians and spread of {options.rounds} interleaved rounds.",
+        "The clock runs from the assignment of partitions to the last commit, for all alike. Every "
+        "round is checked: each payment booked once.",
     ]
 
 

@@ -45,8 +45,9 @@ class Truth(msgspec.Struct):
 class Stream:
     """An endless stream of deliveries that knows what should come of them."""
 
-    def __init__(self, seed: int = 7) -> None:
+    def __init__(self, seed: int = 7, *, repeats: bool = True) -> None:
         self.truth = Truth()
+        self._repeats = repeats
         self._random = random.Random(seed)
         self._recent: deque[Delivery] = deque(maxlen=RECENT)
         self._clock = 1_767_225_600_000
@@ -56,7 +57,7 @@ class Stream:
         return [self._next(number) for number in range(1, count + 1)]
 
     def _next(self, number: int) -> Delivery:
-        if number % EVERY == 0 and self._recent:
+        if self._repeats and number % EVERY == 0 and self._recent:
             return self._random.choice(self._recent)
         delivery = self._payment()
         self._recent.append(delivery)

@@ -12,7 +12,8 @@ from django.db.models import F
 import djangoworld
 from bench.measure import Contender, Process
 from bench.place import Place
-from bench.scenarios.psycopg import INBOX, through
+from bench.scenarios.psycopg import through
+from bench.work import INBOX
 from bench.workload import Payment, per_account, read
 from oncebox import Delivery, Django, Inbox
 

@@ -10,7 +10,7 @@ import psycopg
 
 from bench.measure import Contender, Process
 from bench.place import Place
-from bench.scenarios.psycopg import BALANCE, INBOX, LEDGER
+from bench.work import BALANCE, INBOX, LEDGER
 from bench.workload import Payment, batches, read
 from oncebox import AsyncTransaction, Delivery, Inbox
 

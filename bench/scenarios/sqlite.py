@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 
 from bench.measure import Contender, Process
 from bench.place import Place
-from bench.scenarios.psycopg import book, through
+from bench.scenarios.psycopg import through
+from bench.work import book
 from bench.workload import Payment, per_account, read
 from oncebox import Delivery, Inbox, Transaction
 

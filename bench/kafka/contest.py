@@ -1,0 +1,107 @@
+"""The contest: a process each, on the same topics, contender by contender, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from statistics import median
+
+import msgspec
+
+from bench.drain.contest import line
+from bench.kafka import naive, oncebox
+from bench.kafka.options import PARTITIONS, Options
+from bench.kafka.watch import Run
+from bench.kafka.worker import Open, Order, Worker
+from bench.measure import WARM_UP, check
+from bench.place import Place
+from bench.workload import Stream
+
+GOAL = 6.0
+SHARE = 0.25
+"""How much of the process's CPU time the source's thread may take."""
+
+
+class Entrant(msgspec.Struct, frozen=True):
+    """A way to consume, with a database and a process of its own, and its runs so far."""
+
+    label: str
+    url: str
+    worker: Worker
+    runs: list[Run]
+
+    def play(self, topic: str, stream: Stream, place: Place, messages: int) -> Run:
+        """One round, checked. No group is met twice, so each reads the topic from its beginning."""
+        order = Order(place.broker.bootstrap, topic, f"{self.label} of {topic}", messages)
+        run = self.worker.consume(order)
+        check(self.label, self.url, stream)
+        return run
+
+    @property
+    def rates(self) -> list[float]:
+        return [run.rate for run in self.runs]
+
+
+def measure(place: Place, options: Options) -> Iterator[str]:
+    """By hand, a handler per message, a handler per batch."""
+    with ExitStack() as stack:
+        entrants = [
+            _enter(stack, place, "a transaction per message", naive.open),
+            _enter(stack, place, "oncebox, per message", oncebox.open_single),
+            _enter(stack, place, "oncebox, batch", oncebox.open_batch),
+        ]
+        _contest(entrants, place, options)
+    by_hand, single, batch = entrants
+    yield f"kafka, {options.messages:,} messages a round in {PARTITIONS} partitions, no duplicates"
+    yield line(by_hand.label, by_hand.rates)
+    yield line(single.label, single.rates, by_hand.rates, GOAL)
+    yield line(batch.label, batch.rates, by_hand.rates)
+    yield "the processes: memory, CPU time per message, and the shares of threads in it"
+    for entrant in entrants:
+        yield _process(entrant)
+    yield _verdict(single)
+
+
+def _enter(stack: ExitStack, place: Place, label: str, open: Open) -> Entrant:
+    url = place.postgres()
+    return Entrant(label, url, stack.enter_context(Worker(open, url, place.batch)), [])
+
+
+def _contest(entrants: Sequence[Entrant], place: Place, options: Options) -> None:
+    stream = Stream(repeats=False)
+    _play(entrants, place, stream, WARM_UP)
+    for number in range(1, options.rounds + 1):
+        runs = _play(entrants, place, stream, options.messages)
+        for entrant, run in zip(entrants, runs, strict=True):
+            entrant.runs.append(run)
+        rates = ", ".join(f"{run.rate:,.0f}/s" for run in runs)
+        options.progress(f"round {number} of {options.rounds}: {rates}")
+
+
+def _play(entrants: Sequence[Entrant], place: Place, stream: Stream, messages: int) -> list[Run]:
+    """All read the same topic, which is complete before the first of them comes."""
+    topic = place.broker.create_topic(PARTITIONS)
+    deliveries = stream.take(messages)
+    place.broker.produce(topic, [(str(d.key).encode(), d.body, ()) for d in deliveries])
+    return [entrant.play(topic, stream, place, messages) for entrant in entrants]
+
+
+def _process(entrant: Entrant) -> str:
+    runs = entrant.runs
+    shares = {name: _share(runs, name) for name in ("main", "source", "native")}
+    return (
+        f"  {entrant.label:<28}{max(run.resident for run in runs):>7.0f} MB"
+        f"{median(run.cpu / run.messages for run in runs) * 1e6:>8.0f} µs"
+        f"   main {shares['main']:.0%}, source {shares['source']:.0%}, "
+        f"librdkafka {shares['native']:.0%}"
+    )
+
+
+def _share(runs: Sequence[Run], name: str) -> float:
+    return float(median(getattr(run, name) / run.cpu for run in runs))
+
+
+def _verdict(entrant: Entrant) -> str:
+    share = _share(entrant.runs, "source")
+    verdict = "ok" if share < SHARE else "MISSED"
+    return f"  the source's thread, {entrant.label}: {share:.1%}  goal < {SHARE:.0%}: {verdict}"

@@ -1,0 +1,18 @@
+"""Options: how much of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+PARTITIONS = 4
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How much of everything; the defaults fit into two minutes."""
+
+    progress: Callable[[str], None]
+    batch: int = 100
+    rounds: int = 5
+    messages: int = 10_000
