@@ -40,6 +40,15 @@ LOOK_AROUND = 1.0
 LONGEST_PAUSE = 30.0
 """Seconds between leaving the group and joining it again, at most."""
 
+MOVING = {
+    KafkaError._NO_OFFSET,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.STALE_MEMBER_EPOCH,
+}
+"""Why offsets are refused while partitions move: whoever gets them commits what is handled."""
+
 REPEAT = 60.0
 """Seconds within which the same complaint is not repeated."""
 
@@ -292,7 +301,8 @@ class Poller:
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         if error is not None:
-            self._complain("commit", f"offsets could not be committed: {_text(error)}")
+            if error.code() not in MOVING:
+                self._complain("commit", f"offsets could not be committed: {_text(error)}")
             return
         for partition in partitions:
             part = self._parts.get(part_name(partition.topic, partition.partition))
