@@ -109,6 +109,7 @@ def test_a_partition_that_was_paused_goes_on_after_a_rebalance(kafka: Kafka, mak
     one.until(lambda: bool(one.got), "nothing comes")
     wait_until(lambda: one.source._poller._paused is True, "it is not paused")  # type: ignore[union-attr]
     two.source.close()
+    wait_until(one.source.is_reassigned, "the other partition does not come")
     one.until(lambda: bodies(9000) <= {*one.got, *two.got}, "not everything came")
 
 
