@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test torture check format coverage matrix bench constraints clean
+.PHONY: help setup demo soak test slow torture check format coverage matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ soak: $(STAMP)  ## A million lines, and 100,000 messages of Kafka, through worke
 	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) ONCEBOX_SOAK_MESSAGES=$(or $(SOAK_MESSAGES),100000) \
 	  $(BIN)/python -m pytest tests/acceptance/test_soak.py tests/broker/test_kafka_soak.py $(ARGS)
 
-test: $(STAMP)  ## Run the tests; ARGS="-k name -x" goes to pytest
-	$(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist worksteal)
+test: $(STAMP)  ## Run the tests, but for the slow ones; ARGS="-k name -x" goes to pytest
+	$(BIN)/python -m pytest $(or $(ARGS),-m "not slow" -n 3 --dist worksteal)
+
+slow: $(STAMP)  ## Run the slow tests: most of Kafka, faults on more adapters
+	$(BIN)/python -m pytest $(or $(ARGS),-m slow -n 2 --dist worksteal)
 
 torture: $(STAMP)  ## Kill and stop workers for minutes; ONCEBOX_TORTURE_SEEDS=10 for longer
 	ONCEBOX_TORTURE_SEEDS=$${ONCEBOX_TORTURE_SEEDS:-2} $(BIN)/python -m pytest \

@@ -97,15 +97,20 @@ def world(request: pytest.FixtureRequest) -> Iterator[worlds.World]:
     yield from worlds.make_world(request.param, request)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Remove the worlds that a test marked with `only` does not concern."""
+    """Remove the worlds that a test marked with `only` does not concern; some are slow."""
     items[:] = [item for item in items if _concerned(item)]
 
 
 def _concerned(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("only")
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return marker is None or "world" not in params or params["world"] in marker.args[0]
+    world = getattr(getattr(item, "callspec", None), "params", {}).get("world")
+    if marker is None or world is None:
+        return True
+    if world not in marker.kwargs.get("quick", [world]):
+        item.add_marker("slow")
+    return world in marker.args[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -61,7 +61,12 @@ ALL = [ORDERS, PAYMENTS, STOCK, INVOICES]
 Run = Callable[..., str]
 
 
-@pytest.fixture(params=ALL, ids=lambda example: example.name)
+SLOW = (STOCK, INVOICES)
+
+
+@pytest.fixture(
+    params=[pytest.param(e, id=e.name, marks=[pytest.mark.slow] * (e in SLOW)) for e in ALL]
+)
 def example(request: pytest.FixtureRequest) -> Example:
     found: Example = request.param
     return found

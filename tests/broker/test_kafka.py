@@ -11,7 +11,12 @@ from oncebox.sources import source_of
 from services import wait_until
 from services.kafka import Kafka
 
-EVERY = pytest.mark.parametrize("protocol", ["classic", "eager", "consumer"], indirect=True)
+SLOW = pytest.mark.slow
+EVERY = pytest.mark.parametrize(
+    "protocol",
+    ["classic", pytest.param("eager", marks=SLOW), pytest.param("consumer", marks=SLOW)],
+    indirect=True,
+)
 
 
 @EVERY
@@ -62,6 +67,7 @@ def test_killed_after_the_commit_before_kafka_is_told(shop: Shop) -> None:
     assert shop.settled() == shop.position()
 
 
+@SLOW
 def test_what_comes_again_from_another_group_is_absorbed(shop: Shop) -> None:
     """Another group has no position: it reads everything, and nothing happens."""
     shop.open(2)
@@ -113,6 +119,7 @@ def test_a_worker_that_wakes_after_its_partitions_were_taken_commits_nothing(sho
     shop.check(orders(8))
 
 
+@SLOW
 def test_a_handler_slower_than_the_poll_interval_keeps_its_partition(shop: Shop) -> None:
     shop.open(1)
     worker = shop.hire(pace=2.2, settings={"max.poll.interval.ms": 1500}, batch=1)
@@ -151,6 +158,7 @@ def test_bad_messages_have_a_clear_outcome(shop: Shop) -> None:
     assert shop.settled() == {f"{shop.topic}/0": 5}
 
 
+@SLOW
 def test_a_topic_that_was_created_anew_is_read_from_its_beginning(shop: Shop) -> None:
     shop.open(1)
     shop.send(orders(20))
@@ -167,6 +175,7 @@ def test_a_topic_that_was_created_anew_is_read_from_its_beginning(shop: Shop) ->
     assert "created anew" in heir.said()
 
 
+@SLOW
 def test_a_topic_that_is_created_anew_under_a_reader_is_noticed(shop: Shop) -> None:
     """Until it is, what is behind the old position comes first."""
     shop.open(1)
@@ -183,6 +192,7 @@ def test_a_topic_that_is_created_anew_under_a_reader_is_noticed(shop: Shop) -> N
     assert "created anew" in worker.said()
 
 
+@SLOW
 def test_what_retention_deleted_is_said(shop: Shop) -> None:
     shop.open(1)
     shop.send(orders(10))
@@ -197,6 +207,7 @@ def test_what_retention_deleted_is_said(shop: Shop) -> None:
     assert "deleted by the topic's retention" in heir.said()
 
 
+@SLOW
 def test_a_broker_that_is_away_for_longer_than_the_session(shop: Shop) -> None:
     shop.open(2)
     shop.send(orders(50))
@@ -211,6 +222,7 @@ def test_a_broker_that_is_away_for_longer_than_the_session(shop: Shop) -> None:
     shop.check(orders(100))
 
 
+@SLOW
 def test_a_transaction_that_is_aborted_was_never_there(shop: Shop) -> None:
     shop.open(1)
     one, two, three = (orders(30, keys=30)[start : start + 10] for start in (0, 10, 20))
@@ -227,6 +239,7 @@ def test_a_transaction_that_is_aborted_was_never_there(shop: Shop) -> None:
     assert worker.stop() == 0
 
 
+@SLOW
 def test_stored_mode_and_topics_by_pattern(shop: Shop) -> None:
     shop.open(2)
     shop.send(orders(100))
@@ -238,6 +251,7 @@ def test_stored_mode_and_topics_by_pattern(shop: Shop) -> None:
     shop.check(orders(100))
 
 
+@SLOW
 def test_an_unknown_topic_is_said_and_waited_for(shop: Shop) -> None:
     shop.topic = f"late-{shop.group}"
     worker = shop.hire(settings={"topic.metadata.refresh.interval.ms": 500})
@@ -248,6 +262,7 @@ def test_an_unknown_topic_is_said_and_waited_for(shop: Shop) -> None:
     assert worker.stop() == 0
 
 
+@SLOW
 def test_secrets_are_never_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEBOX_KAFKA_SASL_PASSWORD", "s3cret")
     shop.open(1)
@@ -260,6 +275,7 @@ def test_secrets_are_never_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> 
     assert "s3cret" not in repr(source_of(shop.url()))
 
 
+@SLOW
 def test_the_leader_of_a_partition_is_killed(
     kafka_cluster: Kafka, postgres_url: str, tmp_path: str
 ) -> None:

@@ -70,6 +70,7 @@ def harass(shop: Shop, names: list[str], chance: random.Random) -> int:
     return KILLS
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.timeout(0 if MESSAGES > 10_000 else 150)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"], indirect=True)

@@ -95,6 +95,7 @@ def bodies(count: int) -> set[bytes]:
     return {b"%d" % n for n in range(count)}
 
 
+@pytest.mark.slow
 def test_a_partition_that_was_paused_goes_on_after_a_rebalance(kafka: Kafka, make: Make) -> None:
     topic = kafka.create_topic(2)
     one, two = make(topic), make(topic)
@@ -113,6 +114,7 @@ def test_a_partition_that_was_paused_goes_on_after_a_rebalance(kafka: Kafka, mak
     one.until(lambda: bodies(9000) <= {*one.got, *two.got}, "not everything came")
 
 
+@pytest.mark.slow
 def test_partitions_that_nobody_opens_in_time_come_again(
     kafka: Kafka, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_partitions_that_nobody_opens_in_time_come_again(
     one.until(lambda: set(one.got) == bodies(10), "not everything came")
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_a_broker_that_hangs_is_waited_for(
     kafka: Kafka, make: Make, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +146,7 @@ def test_a_broker_that_hangs_is_waited_for(
     one.until(lambda: set(one.got) == bodies(20), "not everything came")
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 def test_a_partition_without_a_leader_does_not_hold_the_others(
@@ -161,6 +165,7 @@ def test_a_partition_without_a_leader_does_not_hold_the_others(
     one.until(lambda: set(one.got) == bodies(30), "it does not come again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 def test_a_time_that_is_none_is_no_poison(kafka: Kafka, make: Make) -> None:
     topic = kafka.create_topic(1, message_timestamp_after_max_ms=2**63 - 1)
@@ -171,6 +176,7 @@ def test_a_time_that_is_none_is_no_poison(kafka: Kafka, make: Make) -> None:
     one.until(lambda: one.got == [b"0"], "it does not come")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 def test_an_error_that_is_fatal_ends_the_reader(kafka: Kafka, make: Make) -> None:
     """Two with the same instance id throw each other out of the group."""
@@ -183,6 +189,7 @@ def test_an_error_that_is_fatal_ends_the_reader(kafka: Kafka, make: Make) -> Non
         one.until(lambda: False, "it goes on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic"], indirect=True)
 def test_a_source_that_was_closed_says_so(kafka: Kafka, make: Make) -> None:
     one = make(kafka.create_topic(1))

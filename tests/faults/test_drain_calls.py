@@ -130,6 +130,7 @@ def test_an_error_at_any_call_of_a_drain_neither_loses_nor_repeats_an_effect(dra
     drain.fail_every_call(Refused())
 
 
+@pytest.mark.slow
 def test_an_error_after_any_call_of_a_drain_neither_loses_nor_repeats_an_effect(
     drain: Pass,
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_connection_lost_before_any_call_of_a_drain_neither_loses_nor_repeats_
     drain.fail_every_call(CutBefore(), step=7)
 
 
+@pytest.mark.slow
 @pytest.mark.only(ON_POSTGRES)
 def test_a_connection_lost_after_any_call_of_a_drain_neither_loses_nor_repeats_an_effect(
     drain: Pass,

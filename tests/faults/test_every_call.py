@@ -20,7 +20,7 @@ from faults.injection import (
     Refused,
 )
 from oncebox import Delivery, Inbox, Outcome
-from worlds import World, order
+from worlds import BOTH, World, order
 
 # A connection whose opening was answered by an injected error is left to the garbage collector.
 pytestmark = [
@@ -177,7 +177,7 @@ class Trial:
         assert self.attempts() == {BAD: 1, BEHIND: 0}, self.name
 
 
-@pytest.mark.only(ADAPTERS)
+@pytest.mark.only(ADAPTERS, quick=BOTH)
 def test_an_error_at_any_call_neither_loses_nor_repeats_an_effect(
     world: World, injector: Injector
 ) -> None:
@@ -185,7 +185,7 @@ def test_an_error_at_any_call_neither_loses_nor_repeats_an_effect(
         trial.check_truth()
 
 
-@pytest.mark.only(SYNC)
+@pytest.mark.only(SYNC, quick=BOTH)
 def test_an_error_after_any_call_neither_loses_nor_repeats_an_effect(
     world: World, injector: Injector
 ) -> None:
@@ -193,14 +193,14 @@ def test_an_error_after_any_call_neither_loses_nor_repeats_an_effect(
         trial.check_truth()
 
 
-@pytest.mark.only(SYNC)
+@pytest.mark.only(SYNC, quick=BOTH)
 def test_a_conflict_at_any_call_is_no_messages_fault(world: World, injector: Injector) -> None:
     for trial in fail_every_call(world, injector, Conflict()):
         trial.check_truth()
         trial.check_nobody_is_blamed()
 
 
-@pytest.mark.only(ON_POSTGRES)
+@pytest.mark.only(ON_POSTGRES, quick=BOTH)
 def test_a_connection_lost_before_any_call_is_no_messages_fault(
     world: World, injector: Injector
 ) -> None:
@@ -209,7 +209,7 @@ def test_a_connection_lost_before_any_call_is_no_messages_fault(
         trial.check_nobody_is_blamed()
 
 
-@pytest.mark.only(ON_POSTGRES)
+@pytest.mark.only(ON_POSTGRES, quick=BOTH)
 def test_a_connection_lost_after_any_call_is_no_messages_fault(
     world: World, injector: Injector
 ) -> None:

@@ -14,6 +14,8 @@ ONE: Record = (b"invoice", b"1", [("trace", b"abc"), ("empty", None)])
 TWO: Record = (None, b"2", [])
 THREE: Record = (b"invoice", None, [])
 
+pytestmark = pytest.mark.slow
+
 
 def consumer(kafka: Kafka, group: str) -> Consumer:
     """A consumer that begins at the beginning and commits when it is told to."""

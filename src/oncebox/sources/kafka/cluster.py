@@ -45,6 +45,10 @@ class Cluster:
         self._settings = settings
         self._client: AdminClient | None = None
 
+    def forget(self) -> None:
+        """Start with a new client: an old one may go on asking a broker that is gone."""
+        self._client = None
+
     def facts(self, consumer: Consumer, parts: Sequence[Part]) -> list[Facts]:
         """What there is to know of partitions before they are read."""
         partitions = [TopicPartition(part.topic, part.partition) for part in parts]

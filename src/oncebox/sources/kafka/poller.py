@@ -103,6 +103,7 @@ class Poller:
         finally:
             self._store_offsets()
             self._consumer.close()
+            self._cluster.forget()
 
     def _join(self) -> None:
         self._consumer.subscribe(
@@ -194,10 +195,12 @@ class Poller:
         """A topic of the same name may be another one by now. Nobody waits for the answer."""
         known = {p.topic: p.facts.topic_id for p in self._parts.all() if p.start is not None}
         if self._question and is_answered(self._question):
-            with suppress(KafkaException):
+            try:
                 now = topic_ids(self._question)
                 if any(now.get(topic, old) != old for topic, old in known.items()):
                     self.rejoin()
+            except KafkaException:
+                self._cluster.forget()
             self._question = {}
         elif not self._question:
             self._question = self._cluster.ask(sorted(known))
@@ -233,6 +236,7 @@ class Poller:
                 facts = self._cluster.facts(self._consumer, parts)
             except KafkaException as error:
                 self._complain("facts", f"brokers do not answer: {_text(error.args[0])}")
+                self._cluster.forget()
                 self._parts.wait(lambda: False, 1.0)
             else:
                 for part, fact in zip(parts, facts, strict=True):

@@ -40,6 +40,7 @@ DEFAULTS: Mapping[str, Any] = {
     "session.timeout.ms": 10_000,
     "queued.max.messages.kbytes": 16_384,
     "client.id": "oncebox",
+    "log_level": 2,  # what matters of it comes as an error too, and is told once a minute
 }
 
 BROKERS = frozenset({"partition.assignment.strategy", "session.timeout.ms"})
@@ -120,6 +121,8 @@ def settings_of(servers: str, topics: list[str], group: str, given: Mapping[str,
     for name in OURS.keys() & given.keys():
         raise ConfigurationError(f"{name} cannot be set: {OURS[name]}")
     client = {**DEFAULTS, **_from_environment(), **given}
+    if "debug" in given:
+        client["log_level"] = given.get("log_level", 7)
     reset = str(client.pop("auto.offset.reset", "earliest"))
     if reset not in EARLIEST | LATEST:
         raise ConfigurationError(f"auto.offset.reset is earliest or latest, not {reset!r}")
