@@ -21,6 +21,7 @@ from oncebox.inbox import Inbox
 from oncebox.message import Delivery, Message
 from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome, Reason
+from oncebox.retention import Retention
 from oncebox.retry import Retry
 from oncebox.services import Consumer, Drainer
 from oncebox.sources import source_of
@@ -56,6 +57,7 @@ __all__ = [
     "Reason",
     "Reject",
     "Result",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Transaction",

@@ -23,6 +23,7 @@ from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
 from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.hooks import checked_hooks
+from oncebox.housekeeping import Housekeeping
 from oncebox.identity import CloudEvents, Identity
 from oncebox.liveness import incarnation, worker_name
 from oncebox.look import Look
@@ -32,6 +33,7 @@ from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome
 from oncebox.plan import read
 from oncebox.process import Process
+from oncebox.retention import A_WEEK, Retention, checked_retention
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
 from oncebox.store import Names, store_for
@@ -72,6 +74,7 @@ class Inbox:
         keep_payload: bool = True,
         payload_limit: int = 16 * MEGABYTE,
         transaction_timeout: timedelta = timedelta(minutes=5),
+        retention: Retention | None = A_WEEK,
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
@@ -103,7 +106,9 @@ class Inbox:
         self._ready = False
         self._lock = threading.Lock()
         self._slots = [0]
+        self.retention = checked_retention(retention)
         self.dead = DeadLetters(self)
+        self.housekeeping = Housekeeping(self)
         self.look = Look(self)
         self._chance = random.Random()
 

@@ -161,7 +161,7 @@ def test_the_same_id_with_other_bytes_is_refused_and_stores_nothing(caller: Call
 def test_what_is_older_than_the_watermark_is_refused_and_stores_nothing(caller: Caller) -> None:
     world, now = caller.world, datetime.now(UTC)
     mark = now if world.is_postgres else int(now.timestamp() * 1_000_000)
-    statement = "INSERT INTO oncebox_consumer VALUES ('billing', %s)"
+    statement = "INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', %s)"
     if world.name == "django-sqlite":  # whose transaction holds the write lock
         caller.connection.cursor().execute(statement, [mark])
     else:

@@ -230,7 +230,9 @@ def test_followers_are_released_up_to_the_next_letter_that_parks(world: World, s
 @pytest.mark.only(SOME)
 def test_a_message_that_came_too_late_is_released(world: World, shop: Shop) -> None:
     mark = "now() + interval '1 hour'" if world.is_postgres else str(2**62)
-    world.execute(f"INSERT INTO oncebox_consumer VALUES ('billing', {mark})")
+    world.execute(
+        f"INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', {mark})"
+    )
     old = "0190a5f0-0000-7000-8000-000000000000"
     assert shop.process(kept(old)) == ["quarantined"]
     assert world.states() == {old: "quarantined"}

@@ -191,7 +191,9 @@ def test_messages_below_the_watermark_are_quarantined_and_keep_their_row(world: 
     world.on(inbox, "order", write_effect)
     now = datetime.now(UTC)
     mark = now if world.is_postgres else int(now.timestamp() * 1_000_000)
-    world.execute("INSERT INTO oncebox_consumer VALUES ('billing', %s)", mark)
+    world.execute(
+        "INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', %s)", mark
+    )
     late = order("late", time=(now - timedelta(days=1)).isoformat())
     fresh = order("fresh", time=(now + timedelta(days=1)).isoformat())
     assert world.kinds(inbox, [late, fresh]) == ["quarantined", "done"]

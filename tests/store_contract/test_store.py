@@ -274,10 +274,10 @@ def test_payloads_are_kept_as_they_are_or_not_at_all(bench: Bench) -> None:
 
 
 def test_migrations_are_applied_once_and_noted(bench: Bench) -> None:
-    assert bench.applied == ["0001_heart", "0002_drain", "0003_position"]
+    assert bench.applied == ["0001_heart", "0002_drain", "0003_position", "0004_retention"]
     with bench.transaction() as work:
         assert run(bench.store.migrate(work)) == []
-        assert run(bench.store.version(work)) == (3, 1)
+        assert run(bench.store.version(work)) == (4, 1)
 
 
 # -- what is received -----------------------------------------------------------------------------
@@ -304,7 +304,11 @@ def test_what_is_received_is_ready_or_waits_with_its_key(bench: Bench) -> None:
 def test_what_came_too_late_is_not_stored_to_be_run(bench: Bench) -> None:
     mark = "now()" if bench.store.dialect == "postgres" else str(int(NOW.timestamp() * 1_000_000))
     with bench.transaction() as work:
-        run(work.execute(f"INSERT INTO oncebox_consumer VALUES ('c', {mark})", {}))
+        run(
+            work.execute(
+                f"INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('c', {mark})", {}
+            )
+        )
     assert bench.receive(arrival("old", minted_at=NOW - timedelta(days=1))) == "l"
     assert bench.pending() == {}
 

@@ -159,5 +159,5 @@ def test_a_schema_that_is_too_new_asks_for_newer_code() -> None:
 
 def test_migrating_applies_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
     inbox = Inbox("billing", f"sqlite:///{tmp_path}/inbox.db")
-    assert inbox.migrate() == ["0001_heart", "0002_drain", "0003_position"]
+    assert inbox.migrate() == ["0001_heart", "0002_drain", "0003_position", "0004_retention"]
     assert inbox.migrate() == []

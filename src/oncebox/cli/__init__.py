@@ -9,6 +9,7 @@ from oncebox.cli.dead import dead, discard, retry
 from oncebox.cli.demo import demo
 from oncebox.cli.group import Commands
 from oncebox.cli.look import list_messages, show, status, tail
+from oncebox.cli.purge import purge
 from oncebox.cli.run import drain, run, worker
 from oncebox.cli.schema import migrate, sql
 
@@ -39,6 +40,7 @@ for command in (
     dead,
     retry,
     discard,
+    purge,
     demo,
 ):
     main.add_command(command)

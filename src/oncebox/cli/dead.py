@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.group import MISSING, PARTIAL
-from oncebox.cli.output import age, console, json_option, print_json, print_table
+from oncebox.cli.output import age, console, json_option, print_json, print_table, progress_bar
 from oncebox.dead import Acted
 from oncebox.store.records import DeadLetter
 
@@ -168,7 +167,7 @@ def _act(
         return
     if not yes:
         click.confirm(f"{verb} {len(matching):,}?", abort=True, err=True)
-    with _progress(verb, len(matching)) as progress:
+    with progress_bar(verb, len(matching)) as progress:
         method = getattr(inbox.dead, verb)
         acted: Acted = called(
             inbox,
@@ -194,25 +193,3 @@ def _preview(verb: str, matching: Sequence[DeadLetter]) -> None:
     _print_letters(matching[:PREVIEW])
     if len(matching) > PREVIEW:
         console.print(f"... and {len(matching) - PREVIEW:,} more")
-
-
-class _Bar(Progress):
-    """A bar that is moved by the number done so far."""
-
-    def seen(self, done: int) -> None:
-        self.update(self.task_ids[0], completed=done)
-
-
-def _progress(verb: str, total: int) -> _Bar:
-    from rich.console import Console
-
-    bar = _Bar(
-        TextColumn(verb),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    bar.add_task(verb, total=total)
-    return bar

@@ -10,6 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 console = Console(highlight=False, soft_wrap=False)
@@ -68,3 +69,24 @@ def age(moment: datetime | None) -> str:
 def number(count: int) -> str:
     """A count that stops at a hundred thousand."""
     return f"{count - 1:,}+" if count > 100_000 else f"{count:,}"
+
+
+class Bar(Progress):
+    """A bar that is moved by the number done so far."""
+
+    def seen(self, done: int) -> None:
+        self.update(self.task_ids[0], completed=done)
+
+
+def progress_bar(verb: str, total: int) -> Bar:
+    """A bar on stderr, for as long as it is entered."""
+    bar = Bar(
+        TextColumn(verb),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar.add_task(verb, total=total)
+    return bar

@@ -78,7 +78,7 @@ class Consumer(Loop):
                 break
             elif not self._source.features.assigns:
                 self._assigned_at = 0.0  # there is time to look around
-        yield from self._sign_off(database, worker, list(self._own))
+        yield from self._sign_off(database, worker, list(self._own), ended=self._finished)
 
     def _handle(
         self, database: Database, worker: Worker, batch: Batch, is_async: bool
@@ -219,7 +219,9 @@ class Consumer(Loop):
             for part in parts:
                 self._forget(part)
 
-    def _sign_off(self, database: Database, worker: Worker, parts: Sequence[str]) -> Steps[None]:
+    def _sign_off(
+        self, database: Database, worker: Worker, parts: Sequence[str], *, ended: bool = False
+    ) -> Steps[None]:
         """Say what we read no more, so that nobody takes us for dead."""
         store, name = self._inbox._store, self._source.name
         if not self._source.features.positions:
@@ -228,7 +230,7 @@ class Consumer(Loop):
             yield from committed(
                 database,
                 lambda work, part=part: store.let_go(  # type: ignore[misc]
-                    work, self._inbox.name, name, worker, part
+                    work, self._inbox.name, name, worker, part, ended=ended
                 ),
             )
 

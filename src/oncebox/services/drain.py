@@ -7,6 +7,7 @@ from functools import partial
 from oncebox.database.contract import Listener
 from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, DatabaseUnavailable
+from oncebox.housekeeping import Housekeeper
 from oncebox.inbox import Inbox
 from oncebox.services.loop import SOONEST, Loop
 from oncebox.store.contract import Steps
@@ -56,11 +57,13 @@ class Drainer(Loop):
 
     def _loop(self, drain: Drain) -> Steps[None]:
         channel = self._inbox._channel
+        keeper = Housekeeper(self._inbox.housekeeping, self._inbox, drain.database)
         listener = drain.database.listen(channel) if channel else None
         try:
             while not self.is_stopping:
                 step = yield from drain.step()
                 self.beat()
+                yield from keeper.step()
                 if step.idle and self._until_idle:
                     self.stop()
                 elif step.idle:

@@ -7,8 +7,10 @@ of steps over a Connection, which a database adapter provides and a runner perfo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from oncebox.retention import Sight
 from oncebox.store.records import (
     Advance,
     Arrival,
@@ -259,9 +261,46 @@ class Store(Protocol):
         ...
 
     def let_go(
-        self, connection: Connection, consumer: str, source: str, worker: Worker, part: str
+        self,
+        connection: Connection,
+        consumer: str,
+        source: str,
+        worker: Worker,
+        part: str,
+        *,
+        ended: bool = False,
     ) -> Steps[None]:
-        """The owner of a part signs off."""
+        """The owner of a part signs off; of one that has ended nothing is to come."""
+        ...
+
+    # -- forgetting ---------------------------------------------------------------------------
+
+    def sight(self, connection: Connection, consumer: str) -> Steps[Sight]:
+        """What is known of what is still to come."""
+        ...
+
+    def set_mark(self, connection: Connection, consumer: str, mark: datetime) -> Steps[datetime]:
+        """Move the mark forward; answers where it is. What is older and new is quarantined."""
+        ...
+
+    def take_turn(self, connection: Connection, *, consumer: str, every: float) -> Steps[bool]:
+        """Whether it is our turn to keep house: the first one who asks after so many seconds."""
+        ...
+
+    def count_old(self, connection: Connection, consumer: str, mark: datetime) -> Steps[int]:
+        """How many messages are older than a mark."""
+        ...
+
+    def old_windows(
+        self, connection: Connection, consumer: str, mark: datetime
+    ) -> Steps[list[Any]]:
+        """Where messages are that are older than a mark, in portions for forget()."""
+        ...
+
+    def forget(
+        self, connection: Connection, consumer: str, mark: datetime, window: Any
+    ) -> Steps[int]:
+        """Forget what is older than the mark, and finished, with its attempts; says how many."""
         ...
 
     # -- dead letters -------------------------------------------------------------------------

@@ -86,9 +86,16 @@ class Positions(ABC):
         yield from connection.execute_many(self._sql["hold_on"], rows)
 
     def let_go(
-        self, connection: Connection, consumer: str, source: str, worker: Worker, part: str
+        self,
+        connection: Connection,
+        consumer: str,
+        source: str,
+        worker: Worker,
+        part: str,
+        *,
+        ended: bool = False,
     ) -> Steps[None]:
-        params = _owned(consumer, source, part, worker)
+        params = {**_owned(consumer, source, part, worker), "ended": ended}
         yield from connection.execute(self._sql["let_go"], params)
 
 

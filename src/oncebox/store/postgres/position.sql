@@ -26,10 +26,10 @@ SELECT {advance}(:consumer::text, :source::text, :part::text, :owner::text, :old
 -- name: hold_on
 -- An owner is alive, and sees its part so.
 UPDATE {position} SET until = clock_timestamp() + make_interval(secs => :patience),
-  lag = :lag::bigint, settled = :settled::bigint
+  lag = :lag::bigint, settled = :settled::bigint, seen_at = clock_timestamp()
 WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;
 
 -- name: let_go
--- An owner signs off.
-UPDATE {position} SET owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
+-- An owner signs off. Of a part that has ended nothing is to come.
+UPDATE {position} SET lag = CASE WHEN :ended::boolean THEN NULL ELSE lag END, owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
 WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;

@@ -8,11 +8,12 @@ from typing import Any
 from oncebox.store.reading import Reading
 from oncebox.store.sqlite.dead import Letters
 from oncebox.store.sqlite.drain import Draining
+from oncebox.store.sqlite.keeping import Forgetful
 from oncebox.store.sqlite.position import Positioned
 from oncebox.store.sqlite.values import instant, microseconds
 
 
-class SqliteStore(Draining, Positioned, Letters, Reading):
+class SqliteStore(Draining, Positioned, Letters, Forgetful, Reading):
     """SQLite 3.37 and newer."""
 
     def _moment(self, value: Any) -> datetime | None:

@@ -28,10 +28,10 @@ RETURNING next;
 
 -- name: hold_on
 -- An owner is alive, and sees its part so.
-UPDATE {position} SET until = :until, lag = :lag, settled = :settled
+UPDATE {position} SET until = :until, lag = :lag, settled = :settled, seen_at = :now
 WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;
 
 -- name: let_go
--- An owner signs off.
-UPDATE {position} SET owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
+-- An owner signs off. Of a part that has ended nothing is to come.
+UPDATE {position} SET lag = CASE WHEN :ended THEN NULL ELSE lag END, owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
 WHERE consumer = :consumer AND source = :source AND part = :part AND owner = :owner;

@@ -1,0 +1,65 @@
+"""Keeping: what a store knows of the age of messages. The same on every database, but for time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import datetime
+from typing import Any
+
+from oncebox.retention import LATELY, PartSight, Sight
+from oncebox.store.contract import Connection, Steps
+
+MANY = 10_000_001
+"""Rows that are counted at most."""
+
+
+class Keeping(ABC):
+    """A store, as far as it forgets."""
+
+    _sql: dict[str, str]
+
+    @abstractmethod
+    def _moment(self, value: Any) -> datetime | None:
+        """A time as the database keeps it."""
+
+    @abstractmethod
+    def _kept(self, time: datetime | None) -> Any:
+        """A time as the database wants it."""
+
+    @abstractmethod
+    def _now(self) -> dict[str, Any]:
+        """What a statement must be told of the time."""
+
+    def sight(self, connection: Connection, consumer: str) -> Steps[Sight]:
+        """What is known of what is still to come."""
+        params = {"consumer": consumer, **self._now()}
+        last = yield from connection.fetch(self._sql["last_arrival"], params)
+        received_at = self._moment(last[0][0]) if last else None
+        minted_at = None
+        if received_at is not None:
+            since = {"consumer": consumer, "since": self._kept(received_at - LATELY)}
+            oldest = yield from connection.fetch(self._sql["oldest_arrival"], since)
+            minted_at = self._moment(oldest[0][0])
+        parts = yield from connection.fetch(self._sql["parts_seen"], params)
+        return Sight(
+            received_at,
+            minted_at,
+            [
+                PartSight(name, lag, bool(alive), self._moment(seen), self._moment(moved))  # type: ignore[arg-type]
+                for name, lag, alive, seen, moved in parts
+            ],
+        )
+
+    def set_mark(self, connection: Connection, consumer: str, mark: datetime) -> Steps[datetime]:
+        """Move the mark forward; answers where it is."""
+        params = {"consumer": consumer, "mark": self._kept(mark)}
+        found = yield from connection.fetch(self._sql["set_mark"], params)
+        moment = self._moment(found[0][0])
+        assert moment is not None
+        return moment
+
+    def count_old(self, connection: Connection, consumer: str, mark: datetime) -> Steps[int]:
+        """How many messages are older than a mark."""
+        params = {"consumer": consumer, "mark": self._kept(mark), "limit": MANY}
+        found = yield from connection.fetch(self._sql["count_old"], params)
+        return int(found[0][0])
