@@ -84,10 +84,12 @@ def start(folder: Path, environment: dict[str, str], prefix: list[str]) -> Calla
 def oncebox(start: Callable[..., Any]) -> Command:
     """Run the command to its end."""
 
-    def run(*arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, input: str | None = None, patience: float = 60
+    ) -> subprocess.CompletedProcess[str]:
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         process = start(*arguments, stdin=stdin)
-        out, err = process.communicate(input, timeout=60)
+        out, err = process.communicate(input, timeout=patience)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run

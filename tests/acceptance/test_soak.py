@@ -88,7 +88,7 @@ def test_every_line_takes_effect_once_whoever_is_killed(
     assert kills
     assert query(database, total) == [(wanted, wanted)]
     query(database, "DELETE FROM oncebox_position")
-    again = oncebox(*arguments)
+    again = oncebox(*arguments, patience=PATIENCE)
     assert query(database, total) == [(wanted, wanted)], "the second time changes nothing"
     absorbed = re.search(r"([\d,]+) duplicates absorbed", again.stderr)
     assert absorbed is not None, again.stderr

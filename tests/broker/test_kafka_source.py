@@ -259,11 +259,11 @@ def test_a_part_that_comes_again_is_opened_though_the_database_was_away(
     let_go = type(consumer._inbox._store).let_go
     again: list[Part] = []
 
-    def blip(*args: Any) -> Any:
+    def blip(*args: Any, **how: Any) -> Any:
         if len(again) == 1:
             again.append(again[0])
             raise DatabaseUnavailable("for a moment")
-        return let_go(*args)
+        return let_go(*args, **how)
 
     monkeypatch.setattr(type(consumer._inbox._store), "let_go", blip)
 

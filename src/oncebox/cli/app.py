@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -48,11 +49,13 @@ class Reference:
             module = importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             if error.name is None or not self.module.startswith(error.name):
-                raise
+                raise ConfigurationError(_cannot_import(self.module, error)) from error
             raise ConfigurationError(
                 f"there is no module {self.module!r} here: run oncebox in the folder that has "
                 f"{self.module.replace('.', '/')}.py, or install it"
             ) from error
+        except Exception as error:
+            raise ConfigurationError(_cannot_import(self.module, error)) from error
         found = getattr(module, self.attribute, None)
         if not isinstance(found, Inbox):
             there = [name for name, value in vars(module).items() if isinstance(value, Inbox)]
@@ -61,6 +64,14 @@ class Reference:
                 f"module {self.module!r} has no inbox {self.attribute!r}: {hint}"
             )
         return found
+
+
+def _cannot_import(module: str, error: Exception) -> str:
+    """What went wrong in the user's module, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+    return f"module {module!r} cannot be imported: {type(error).__name__}: {error}{where}"
 
 
 def app_argument(command: F) -> F:

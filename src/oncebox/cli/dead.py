@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ def _acting(command: Callable[..., None]) -> Any:
             click.argument("numbers", type=int, nargs=-1),
             *_filters,
             click.option("--all", "everything", is_flag=True, help="All of them."),
-            click.option("--why", prompt="Why", help="Written down with the deed."),
+            click.option("--why", help="Written down with the deed; asked for on a terminal."),
             click.option("--by", envvar="ONCEBOX_BY", help="Who you are; default: your user name."),
             click.option("--dry-run", is_flag=True, help="Show what would be done."),
             click.option("--yes", "-y", is_flag=True, help="Do not ask."),
@@ -145,7 +146,7 @@ def _act(
     *,
     numbers: Sequence[int],
     everything: bool,
-    why: str,
+    why: str | None,
     by: str | None,
     dry_run: bool,
     yes: bool,
@@ -165,20 +166,24 @@ def _act(
         if as_json:
             print_json({"would": verb, "count": len(matching)})
         return
+    why = why or _asked_why()
     if not yes:
         click.confirm(f"{verb} {len(matching):,}?", abort=True, err=True)
+    deed = {"why": why, "by": by, "everything": everything, **filter}
     with progress_bar(verb, len(matching)) as progress:
         method = getattr(inbox.dead, verb)
-        acted: Acted = called(
-            inbox,
-            method,
-            *numbers,
-            why=why,
-            by=by,
-            everything=everything,
-            progress=progress.seen,
-            **filter,
-        )
+        acted = called(inbox, method, *numbers, progress=progress.seen, **deed)
+    _tell(verb, acted, as_json)
+
+
+def _asked_why() -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError('say why, it is written down: --why "..."')
+    why: str = click.prompt("Why", err=True)
+    return why
+
+
+def _tell(verb: str, acted: Acted, as_json: bool) -> None:
     if as_json:
         print_json({"act": verb, "done": acted.done, "left": acted.left})
     else:

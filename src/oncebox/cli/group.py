@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from typing import Any
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 
 from oncebox.cli.init import leave_process_one
 from oncebox.cli.settings import APP, Settings, name_of, read_settings
+from oncebox.database import ADVICE
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
@@ -29,6 +31,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we say it ourselves, once
             if "--help" not in ctx.args:  # help is had whatever is wrong
                 self._settings = read_settings(self.commands.values())
             ctx.default_map = {name: self._settings.of(c) for name, c in self.commands.items()}
@@ -37,7 +40,9 @@ class Commands(click.Group):
             self._blame(error)
             raise
         except OnceboxError as error:
-            click.secho(f"error: {error}", fg="red", err=True)
+            # Nobody who types a command has anything to settle.
+            said = str(error).removesuffix(ADVICE).rstrip(":; ")
+            click.secho(f"error: {said}", fg="red", err=True)
             if isinstance(error, SchemaMissing):
                 app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
                 click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)

@@ -134,6 +134,11 @@ def list_messages(app: Reference, as_json: bool, type_: str | None, **wanted: An
         print_json(found)
     else:
         _print_messages(found)
+    if wanted["state"] == "quarantined":
+        hint = (
+            "deliveries that cannot be told are shown by: oncebox dead --list --state quarantined"
+        )
+        click.secho(hint, dim=True, err=True)
 
 
 def _print_messages(found: list[Seen]) -> None:
@@ -172,6 +177,9 @@ def _print_detail(detail: Detail) -> None:
         ("type", f"{message.type} (version {message.version})"),
         ("key", message.key),
         ("state", message.state + (f" ({message.reason})" if message.reason else "")),
+        ("waits", detail.waits),
+        ("letter", detail.letter),
+        ("error", message.last_error),
         ("received", message.received_at),
         ("processed", message.processed_at),
         ("from", f"{detail.source or ''} {detail.coordinates or ''}".strip()),
@@ -226,4 +234,7 @@ def tail(app: Reference, as_json: bool, follow: bool, type_: str | None, **wante
             after = max(after, message.seq)
         if not follow:
             return
-        time.sleep(0.5)
+        try:
+            time.sleep(0.5)
+        except KeyboardInterrupt:
+            return

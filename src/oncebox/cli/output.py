@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+PIPED = 1_000
+"""Columns where there is no terminal: nothing is cut for those who search."""
+
 console = Console(highlight=False, soft_wrap=False)
+if not console.is_terminal and "COLUMNS" not in os.environ:
+    console.width = PIPED
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from oncebox.errors import ConfigurationError
 from oncebox.inbox import Inbox
 from oncebox.services import Consumer, Drainer
 from oncebox.services.loop import Loop
-from oncebox.services.supervise import GOES_ON, WAITS, Supervisor, Task
+from oncebox.services.supervise import GOES_ON, MISUSED, WAITS, Supervisor, Task
 from oncebox.sources import source_of
 from oncebox.store.reading import Rates, Status
 
@@ -107,27 +108,49 @@ def run(
     before = called(inbox, inbox.look.rates, since=since)
     if source.features.single and workers > 1:
         raise ConfigurationError(f"{url} can be read by one worker only: --workers 1")
-    common = [sys.executable, "-m", "oncebox", "worker", str(app), "--from", url, "--mode", mode]
-    common += ["--batch", str(batch), "--log-level", log_level]
+    command = [sys.executable, "-m", "oncebox", "worker", str(app), "--from", url, "--mode", mode]
+    command += ["--batch", str(batch), "--log-level", log_level]
     patience = 2 * inbox.transaction_timeout.total_seconds() + 30
-
-    def tasks(role: str, count: int) -> list[Task]:
-        command = [*common, "--role", role]
-        return [Task(f"{role} {n}", command, patience) for n in range(1, count + 1)]
-
-    drainers = workers if mode == "stored" else 1
-    consumers = tasks("consume", workers)
-    supervisor = Supervisor(
-        [*consumers, *tasks("drain", drainers)], essential=[task.name for task in consumers]
-    )
-    with serve_health(health, supervisor):
-        code = supervisor.run()
-    status = called(inbox, inbox.look.status)
-    if (status.ready or status.retrying) and not code and not supervisor.interrupted:
-        code = Supervisor(tasks("finish", drainers)).run()
+    staff = _Staff(command, patience, workers, drainers=workers if mode == "stored" else 1)
+    code, interrupted = staff.work(health)
+    if code == MISUSED:
+        raise SystemExit(code)
+    status: Status = called(inbox, inbox.look.status)
+    if (status.ready or status.retrying) and not code and not interrupted:
+        code = staff.finish()
         status = called(inbox, inbox.look.status)
     _sum_up(before, called(inbox, inbox.look.rates, since=since), status)
     raise SystemExit(code)
+
+
+class _Staff:
+    """The processes of a run."""
+
+    def __init__(
+        self, command: Sequence[str], patience: float, workers: int, *, drainers: int
+    ) -> None:
+        self._command = command
+        self._patience = patience
+        self._workers = workers
+        self._drainers = drainers
+
+    def work(self, health: int | None) -> tuple[int, bool]:
+        """Consume and drain until the source ends; the exit code, and whether we were told to."""
+        consumers = self._tasks("consume", self._workers)
+        supervisor = Supervisor(
+            [*consumers, *self._tasks("drain", self._drainers)],
+            essential=[task.name for task in consumers],
+        )
+        with serve_health(health, supervisor):
+            return supervisor.run(), supervisor.interrupted
+
+    def finish(self) -> int:
+        """Drain what the source left behind."""
+        return Supervisor(self._tasks("finish", self._drainers)).run()
+
+    def _tasks(self, role: str, count: int) -> list[Task]:
+        command = [*self._command, "--role", role]
+        return [Task(f"{role} {n}", command, self._patience) for n in range(1, count + 1)]
 
 
 def _sum_up(before: Rates, after: Rates, status: Status) -> None:

@@ -20,6 +20,8 @@ from oncebox.store.contract import Steps
 
 T = TypeVar("T")
 
+ADVICE = "nothing was committed, so settle nothing"
+
 PAUSES = (0.05, 0.2, 0.8, 3.2)
 """Seconds between tries where the database stands in the way."""
 
@@ -68,8 +70,7 @@ def acquire(database: Database) -> Steps[Work]:
         raise
     except Exception as error:
         raise DatabaseUnavailable(
-            f"no connection to the database ({_told(error)}): nothing was committed, so settle "
-            "nothing"
+            f"no connection to the database ({_told(error)}): {ADVICE}"
         ) from error
 
 
@@ -158,7 +159,7 @@ def _is_passing(error: Exception) -> bool:
 
 def unavailable(error: BaseException | None) -> DatabaseUnavailable:
     """What is raised when the database does not let anything through."""
-    return DatabaseUnavailable(f"{_told(error)}; nothing was committed, so settle nothing")
+    return DatabaseUnavailable(f"{_told(error)}; {ADVICE}")
 
 
 def _told(error: BaseException | None) -> str:

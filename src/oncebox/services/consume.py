@@ -78,6 +78,7 @@ class Consumer(Loop):
                 break
             elif not self._source.features.assigns:
                 self._assigned_at = 0.0  # there is time to look around
+        yield from self._hold_on(database, worker)
         yield from self._sign_off(database, worker, list(self._own), ended=self._finished)
 
     def _handle(

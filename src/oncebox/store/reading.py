@@ -128,6 +128,10 @@ class Detail(msgspec.Struct, frozen=True):
     source: str | None
     coordinates: str | None
     occurred_at: datetime | None
+    waits: str | None
+    """What it waits for, if it is pending and not ready."""
+    letter: int | None
+    """Its number among the dead letters."""
     attempts: Sequence[Attempt]
     actions: Sequence[Action]
 
@@ -169,7 +173,8 @@ class Reading(ABC):
         parts = yield from connection.fetch(self._sql["all_positions"], some)
         rates = {}
         for minutes in (1, 5, 60):
-            earliest = datetime.now(UTC) - timedelta(minutes=minutes)
+            # Counters are kept by the minute: the one that has begun belongs to it.
+            earliest = datetime.now(UTC) - timedelta(minutes=minutes + 1)
             rates[minutes] = yield from self.rates(connection, consumer, since=earliest)
         ready, retrying, parked, alone = map(int, pending)
         return Status(
@@ -236,11 +241,40 @@ class Reading(ABC):
                     source,
                     coordinates,
                     self._moment(occurred_at),
+                    (yield from self._waits(connection, consumer, seen)),
+                    (yield from self._letter(connection, consumer, seen)),
                     [self._made(Attempt, attempt) for attempt in attempts],
                     [self._made(Action, action) for action in actions],
                 )
             )
         return details
+
+    def _waits(self, connection: Connection, consumer: str, seen: Seen) -> Steps[str | None]:
+        """What a pending message waits for, in words."""
+        if seen.state != "pending":
+            return None
+        params = {"consumer": consumer, "seq": seen.seq}
+        found = yield from connection.fetch(self._sql["waits"], params)
+        if not found:
+            return None
+        kind, due_at, alone, deaths, ahead, letter = found[0]
+        words = []
+        if kind == "parked" and ahead is not None:
+            words.append(f"behind message {ahead!r} of its key")
+        elif kind == "parked" and letter is not None:
+            words.append(f"behind dead letter {letter} of its key")
+        elif kind == "retrying":
+            words.append(f"until {self._moment(due_at):%Y-%m-%d %H:%M:%S}")
+        if alone:
+            words.append("to be run alone")
+        if deaths:
+            words.append(f"its process died {deaths} times in a row")
+        return ", ".join(words) or None
+
+    def _letter(self, connection: Connection, consumer: str, seen: Seen) -> Steps[int | None]:
+        params = {"consumer": consumer, "seq": seen.seq}
+        found = yield from connection.fetch(self._sql["letter_of"], params)
+        return int(found[0][0]) if found else None
 
     def dead_groups(
         self, connection: Connection, consumer: str, *, limit: int

@@ -82,3 +82,18 @@ WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id
 SELECT state, reason, coalesce(fingerprint, ''), min(type), count(*), min(id), max(id), max(died_at),
        min(error)
 FROM {dead} WHERE consumer = :consumer GROUP BY 1, 2, 3 ORDER BY 5 DESC LIMIT :limit;
+
+-- name: waits
+-- What a pending message waits for: the one before it in its key, or a dead letter.
+SELECT CASE WHEN p.available_at IS NULL THEN 'ready'
+            WHEN p.available_at = 9223372036854775807 THEN 'parked' ELSE 'retrying' END,
+       CASE WHEN p.available_at < 9223372036854775807 THEN p.available_at END, p.alone, p.deaths,
+       (SELECT a.message_id FROM {pending} a WHERE a.key = p.key AND a.consumer = p.consumer
+        AND a.seq < p.seq ORDER BY a.seq LIMIT 1),
+       (SELECT d.id FROM {dead} d WHERE d.key = p.key AND d.consumer = p.consumer AND d.parks
+        ORDER BY d.seq LIMIT 1)
+FROM {pending} p WHERE p.consumer = :consumer AND p.seq = :seq;
+
+-- name: letter_of
+-- The number of a message among the dead letters.
+SELECT id FROM {dead} WHERE consumer = :consumer AND seq = :seq;
