@@ -330,11 +330,12 @@ class Model:
     def _bad_ends(self) -> list[str]:
         """No innocent became a dead letter, and who was not killed stopped cleanly."""
         good = {(entry.key, entry.number) for entry in self.entries if entry.fate == "good"}
-        innocents = good & (self._acted("discard") | self._acted("retry"))
+        acted = self.world.query("SELECT message_id, reason FROM oncebox_action")
+        reasons = {Entry.place(id): reason for id, reason in acted}
         names = [name for (name,) in self.world.query("SELECT name FROM oncebox_worker")]
         left = {int(name.split(":")[1]) for name in names} - self.killed
         return [
-            *[f"{place} is innocent, and was a dead letter" for place in innocents],
+            *[f"{p} is innocent, and was a dead letter: {reasons[p]}" for p in good & set(reasons)],
             *[f"the exit code of a {role} is {code}" for role, code in self._exits if code],
             *[f"worker {pid} did not sign off" for pid in left],
         ]
