@@ -63,6 +63,7 @@ def make_inbox(job: Job) -> Inbox:
         identity=Json("id", type=lambda _: "order", key="key"),
         retry=Retry(max_attempts=3, first=timedelta(milliseconds=20)),
         transaction_timeout=timedelta(seconds=3),
+        payload_limit=100_000,
     )
 
     @inbox.on("order")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from typing import Any
 
 import pytest
 
 from broker.conftest import Shop, orders, rest
+from oncebox import AsyncTransaction, Consumer, Inbox, Json
 from oncebox.sources import source_of
 from services import wait_until
 from services.kafka import Kafka
@@ -154,8 +157,45 @@ def test_bad_messages_have_a_clear_outcome(shop: Shop) -> None:
         (None, "quarantined"),
         ("big", "dead"),
     ]
+    assert found[3][2] == "too large"
     assert shop.query("SELECT payload FROM oncebox_dead ORDER BY id")[1] == (b"null",)
     assert shop.settled() == {f"{shop.topic}/0": 5}
+
+
+def test_handlers_may_be_async(shop: Shop) -> None:
+    shop.open(2)
+    shop.send(orders(200))
+    inbox = Inbox("async", shop.database, identity=Json("id", type=lambda _: "order", key="key"))
+
+    @inbox.on("order")
+    async def write(order: dict[str, Any], tx: AsyncTransaction) -> None:
+        await tx.execute("INSERT INTO keys VALUES (:key, :number)", **_place(order))
+        await tx.execute(
+            "INSERT INTO effects (id, key, number) VALUES (:id, :key, :number)",
+            id=order["id"],
+            **_place(order),
+        )
+
+    consumer = Consumer(inbox, source_of(shop.url()), batch=50)
+    consumer.on_beat = lambda waits: consumer.stop() if len(shop.effects()) == 200 else None
+
+    async def consume() -> None:
+        async with inbox:
+            await consumer.arun()
+
+    asyncio.run(consume())
+    shop.check(orders(200))
+    assert shop.settled() == {f"{shop.topic}/{p}": n for p, n in _lengths(shop).items()}
+
+
+def _place(order: dict[str, Any]) -> dict[str, Any]:
+    return {"key": order["key"], "number": order["number"]}
+
+
+def _lengths(shop: Shop) -> dict[int, int]:
+    """How many messages of the topic were read, by partition."""
+    rows = shop.query("SELECT part, next FROM oncebox_position")
+    return {int(part.rpartition("/")[2]): next_ for part, next_ in rows}
 
 
 @SLOW
