@@ -78,7 +78,7 @@ class Horizon(msgspec.Struct, frozen=True):
 def horizon(sight: Sight, retention: Retention) -> Horizon:
     """The mark that nothing to come is older than, as far as can be known."""
     if sight.received_at is None:
-        return Horizon(None, ["nothing has arrived yet"])
+        return Horizon(None)
     # Time stands still while nothing comes: whoever was down finds everything as it was.
     limits = [(sight.received_at - retention.age, "")]
     if sight.minted_at is not None:

@@ -56,13 +56,21 @@ class Cluster:
         for known in committed:
             if known.error is not None:
                 raise KafkaException(known.error)
-        ids = topic_ids(self.ask(sorted({part.topic for part in parts})))
+        ids = self._ids(sorted({part.topic for part in parts}))
         lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         highs = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return [
             Facts(low, high, known.offset if known.offset >= 0 else None, ids.get(known.topic))
             for low, high, known in zip(lows, highs, committed, strict=True)
         ]
+
+    def _ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """The ids of topics, as far as anybody tells them now: they are asked for again later."""
+        try:
+            return topic_ids(self.ask(topics))
+        except KafkaException:
+            self.forget()
+            return {}
 
     def ask(self, topics: Sequence[str]) -> Question:
         """Ask for the ids of topics; the answer comes when it comes."""
