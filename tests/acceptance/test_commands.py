@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from .conftest import Command, query, write_events
+from .conftest import Command, event, query, write_events
 
 pytestmark = pytest.mark.usefixtures("ready")
 
@@ -50,6 +51,14 @@ def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, databa
     groups = oncebox("dead", "billing:inbox", "--json").stdout.splitlines()
     assert sorted(json.loads(group)["reason"] for group in groups) == ["rejected", "unknown type"]
     act = ("billing:inbox", "--reason", "rejected", "--why", "a try", "--by", "ada")
+    unexplained = ("retry", "billing:inbox", "--reason", "rejected")
+    assert oncebox(*unexplained, "--dry-run").returncode == 0
+    refused = oncebox(*unexplained, "--yes", input="")
+    assert refused.returncode == 2
+    assert "--why" in refused.stderr
+    letter = oncebox("show", "billing:inbox", "reject").stdout
+    assert re.search(r"^letter +\d+$", letter, re.MULTILINE), letter
+    assert re.search(r"^error +Reject", letter, re.MULTILINE), letter
     preview = oncebox("retry", *act, "--dry-run")
     assert preview.returncode == 0
     assert "reject" in preview.stdout
@@ -65,6 +74,42 @@ def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, databa
         "a try",
     )
     assert oncebox("discard", "billing:inbox", "--all", "--why", "x", "-y").returncode == 3
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_message_says_what_it_waits_for(oncebox: Command, folder: Path) -> None:
+    events = [{**event(id), "partitionkey": "k"} for id in ("reject-1", "after")]
+    (folder / "events").write_text("".join(json.dumps(e) + "\n" for e in events))
+    oncebox("run", "billing:inbox", "--from", f"file://{folder}/events")
+    shown = oncebox("show", "billing:inbox", "after").stdout
+    assert re.search(r"^waits +behind dead letter 1 of its key$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_what_is_old_is_forgotten(oncebox: Command, database: str, folder: Path) -> None:
+    purge = ("purge", "billing:inbox")
+    write_events(folder / "one", "old")
+    oncebox("run", "billing:inbox", "--from", f"file://{folder}/one")
+    for table, column in (("inbox", "received_at"), ("minute", "minute")):
+        query(database, f"UPDATE oncebox_{table} SET {column} = {column} - 8 * 86400000000")
+    assert "0 messages" in oncebox(*purge, "--dry-run").stdout, "nothing has come since"
+    write_events(folder / "two", "new")
+    oncebox("run", "billing:inbox", "--from", f"file://{folder}/two")
+    assert json.loads(oncebox(*purge, "--dry-run", "--json").stdout)["would_forget"] == 1
+    assert oncebox(*purge, input="n\n").returncode == 1, "asked, and refused"
+    assert query(database, "SELECT count(*) FROM oncebox_inbox") == [(2,)]
+    assert json.loads(oncebox(*purge, "--yes", "--json").stdout)["forgotten"] == 1
+    assert query(database, "SELECT message_id FROM oncebox_inbox") == [("new",)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_module_that_cannot_be_imported_is_one_line(oncebox: Command, folder: Path) -> None:
+    (folder / "billing.py").write_text("import os\nos.environ['NO_SUCH_VARIABLE']\n")
+    said = oncebox("status", "billing:inbox")
+    assert said.returncode == 2
+    assert "KeyError: 'NO_SUCH_VARIABLE'" in said.stderr
+    assert "billing.py, line 2" in said.stderr
+    assert "Traceback" not in said.stderr
 
 
 def test_lines_from_standard_input_go_through(oncebox: Command, database: str) -> None:

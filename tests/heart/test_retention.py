@@ -108,6 +108,22 @@ def test_the_mark_waits_while_a_backlog_is_caught_up(world: World, inbox: Inbox)
 
 
 @pytest.mark.only(BOTH)
+def test_what_came_into_being_after_the_mark_is_kept(world: World, inbox: Inbox) -> None:
+    """Its duplicate would not be known by the mark: somebody's clock is wrong."""
+    early = minted("early", days=1)
+    world.process(inbox, [early, minted("old")])
+    age(world, 8, "message_id = 'old'")
+    column = (
+        "received_at - interval '8 days'" if world.is_postgres else "received_at - 691200000000"
+    )
+    world.execute(f"UPDATE oncebox_inbox SET received_at = {column} WHERE message_id = 'early'")
+    world.process(inbox, [minted("new")])
+    assert purge(world, inbox).forgotten == 1
+    assert ids(world) == ["early", "new"]
+    assert world.kinds(inbox, [early]) == ["duplicate"]
+
+
+@pytest.mark.only(BOTH)
 def test_nothing_is_forgotten_while_nothing_comes(world: World, inbox: Inbox) -> None:
     world.process(inbox, [minted("old")])
     age(world, 30)
