@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ ASK_EVERY = 60.0
 class Purged(msgspec.Struct, frozen=True):
     """What a purge came to."""
 
-    mark: Any
+    mark: datetime | None
     """Messages that were minted and received before it are forgotten."""
     forgotten: int
     held_by: Sequence[str] = ()
@@ -121,7 +122,7 @@ class Pass:
         database: Database,
         store: Store,
         consumer: str,
-        mark: Any,
+        mark: datetime | None,
         windows: Sequence[Any],
         held_by: Sequence[str],
     ) -> None:
@@ -135,12 +136,13 @@ class Pass:
 
     def step(self) -> Steps[bool]:
         """One transaction; says whether there was anything to do."""
-        if not self._left:
+        mark = self.mark
+        if mark is None or not self._left:
             return False
         window = self._left.pop()
         self.forgotten += yield from committed(
             self._database,
-            lambda work: self._store.forget(work, self._consumer, self.mark, window),
+            lambda work: self._store.forget(work, self._consumer, mark, window),
         )
         return True
 

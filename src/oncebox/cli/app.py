@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -69,7 +71,8 @@ class Reference:
 def _cannot_import(module: str, error: Exception) -> str:
     """What went wrong in the user's module, and where."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    here = str(Path.cwd())
+    theirs = [f for f in frames if os.path.abspath(f.filename).startswith(here)]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     return f"module {module!r} cannot be imported: {type(error).__name__}: {error}{where}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from oncebox.cli.output import (
     printable,
     text,
 )
-from oncebox.store.reading import Detail, Seen, Status
+from oncebox.store.reading import Detail, PartSeen, Seen, Status
 
 STATES = ("pending", "done", "dead", "quarantined", "discarded")
 
@@ -65,14 +66,7 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
 
 def _print_status(found: Status) -> None:
     console.print(f"[bold]{text(found.consumer)}[/bold]")
-    waiting = f"{number(found.ready)} ready, {number(found.retrying)} retrying, "
-    waiting += f"{number(found.parked)} parked"
-    if found.alone:
-        waiting += f", {number(found.alone)} to be run alone"
-    console.print(f"pending   {waiting}; the oldest for {age(found.oldest_pending)}")
-    for group in found.dead:
-        keys = f", {group.keys:,} keys wait for them" if group.keys else ""
-        console.print(f"{group.state:<9} {number(group.count)} {group.reason}{keys}", style="red")
+    _print_waiting(found)
     console.print()
     print_table(
         ("last", "received #", "done #", "duplicates absorbed #", "failed #", "dead #"),
@@ -93,18 +87,33 @@ def _print_status(found: Status) -> None:
     )
     if found.parts:
         console.print()
-        print_table(
-            ("source", "part", "position #", "settled #", "lag #", "reader", "for", "moved"),
-            [
-                (
-                    *(p.source, p.part, p.next, p.settled, p.lag, p.owner),
-                    age(p.owned_at) + " OVERDUE" * p.is_overdue,
-                    f"{age(p.moved_at)} ago",
-                )
-                for p in found.parts
-            ],
-            empty="",
-        )
+        _print_parts(found.parts)
+
+
+def _print_waiting(found: Status) -> None:
+    waiting = f"{number(found.ready)} ready, {number(found.retrying)} retrying, "
+    waiting += f"{number(found.parked)} parked"
+    if found.alone:
+        waiting += f", {number(found.alone)} to be run alone"
+    console.print(f"pending   {waiting}; the oldest for {age(found.oldest_pending)}")
+    for group in found.dead:
+        keys = f", {group.keys:,} keys wait for them" if group.keys else ""
+        console.print(f"{group.state:<9} {number(group.count)} {group.reason}{keys}", style="red")
+
+
+def _print_parts(parts: Sequence[PartSeen]) -> None:
+    print_table(
+        ("source", "part", "position #", "settled #", "lag #", "reader", "for", "moved"),
+        [
+            (
+                *(p.source, p.part, p.next, p.settled, p.lag, p.owner),
+                age(p.owned_at) + " OVERDUE" * p.is_overdue,
+                f"{age(p.moved_at)} ago",
+            )
+            for p in parts
+        ],
+        empty="",
+    )
 
 
 _filters = (

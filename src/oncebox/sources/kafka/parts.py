@@ -67,11 +67,6 @@ class Part:
         self.last = start.offset - 1
         self.start = start.offset
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether whoever reads it must be waited for no more."""
-        return self.position is None
-
 
 class Parts:
     """All partitions that are ours. Two threads use it: one fills, one reads."""

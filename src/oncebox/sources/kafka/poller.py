@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from oncebox import reports
 from oncebox.errors import ConfigurationError, OnceboxError
 from oncebox.sources.kafka.cluster import Cluster, Question, is_answered, topic_ids
+from oncebox.sources.kafka.pace import Complaints, Rejoin
 from oncebox.sources.kafka.parts import Part, Parts, part_name
 from oncebox.sources.kafka.settings import Settings
 from oncebox.sources.kafka.starting import is_beyond, starting
@@ -37,9 +38,6 @@ to find the position of one that comes."""
 LOOK_AROUND = 1.0
 """Seconds between two looks at what is not urgent."""
 
-LONGEST_PAUSE = 30.0
-"""Seconds between leaving the group and joining it again, at most."""
-
 MOVING = {
     KafkaError._NO_OFFSET,
     KafkaError.ILLEGAL_GENERATION,
@@ -48,9 +46,6 @@ MOVING = {
     KafkaError.STALE_MEMBER_EPOCH,
 }
 """Why offsets are refused while partitions move: whoever gets them commits what is handled."""
-
-REPEAT = 60.0
-"""Seconds within which the same complaint is not repeated."""
 
 
 class Poller:
@@ -64,8 +59,8 @@ class Poller:
         self._patience = min(PATIENCE, 0.5 * settings.poll_interval)
         self._paused: bool | None = None
         """Whether partitions are paused; None if only some may be."""
-        self._rejoin = _Rejoin()
-        self._complaints: dict[Any, float] = {}
+        self._rejoin = Rejoin()
+        self._complain = Complaints(name)
         self._looked_at = time.monotonic()
         self._question: Question = {}
         self._warned: tuple[str, float] | None = None
@@ -225,7 +220,7 @@ class Poller:
             self._rejoin.succeeded()
         elif not self._parts.is_closing:
             names = ", ".join(part_name(p.topic, p.partition) for p in idle)
-            self._complain("assign", f"cannot read {names} now; it is tried again")
+            self._complain.about("assign", f"cannot read {names} now; it is tried again")
             self.rejoin()
 
     def _find_facts(self, parts: list[Part]) -> bool:
@@ -235,7 +230,7 @@ class Poller:
             try:
                 facts = self._cluster.facts(self._consumer, parts)
             except KafkaException as error:
-                self._complain("facts", f"brokers do not answer: {_text(error.args[0])}")
+                self._complain.about("facts", f"brokers do not answer: {_text(error.args[0])}")
                 self._cluster.forget()
                 self._parts.wait(lambda: False, 1.0)
             else:
@@ -264,9 +259,9 @@ class Poller:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         parts = self._parts.recall(_names(partitions))
-        done = self._parts.wait(lambda: all(p.is_settled for p in parts), self._patience)
+        done = self._parts.wait(lambda: all(p.position is None for p in parts), self._patience)
         if not done and not self._parts.is_closing:
-            self._complain(
+            self._complain.about(
                 "revoke", "a batch was not finished in time: its partition goes to another worker"
             )
         self._store_offsets()  # they are committed as the partitions go
@@ -301,48 +296,17 @@ class Poller:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._parts.fail(OnceboxError(f"{self._name}: {_text(error)}"))
-        self._complain(error.code(), _text(error))
+        self._complain.about(error.code(), _text(error))
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         if error is not None:
             if error.code() not in MOVING:
-                self._complain("commit", f"offsets could not be committed: {_text(error)}")
+                self._complain.about("commit", f"offsets could not be committed: {_text(error)}")
             return
         for partition in partitions:
             part = self._parts.get(part_name(partition.topic, partition.partition))
             if part is not None and partition.error is None and partition.offset >= 0:
                 part.settled = partition.offset
-
-    def _complain(self, kind: Any, text: str) -> None:
-        """Log, but not again and again."""
-        now = time.monotonic()
-        if now - self._complaints.get(kind, -REPEAT) >= REPEAT:
-            self._complaints[kind] = now
-            reports.logger.warning("%s: %s", self._name, text)
-
-
-class _Rejoin:
-    """When the group is left and joined again: at once, and then more and more seldom."""
-
-    def __init__(self) -> None:
-        self.is_wanted = False
-        self.is_leaving = False
-        self._not_before = 0.0
-        self._pause = 0.5
-
-    def is_due(self) -> bool:
-        return self.is_wanted and not self.is_leaving and time.monotonic() >= self._not_before
-
-    def begin(self) -> None:
-        self.is_wanted, self.is_leaving = False, True
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        self._not_before = time.monotonic() + self._pause
-
-    def end(self) -> None:
-        self.is_leaving = False
-
-    def succeeded(self) -> None:
-        self._pause = 0.5
 
 
 def _names(partitions: list[TopicPartition]) -> list[str]:

@@ -28,7 +28,7 @@ SECRETS = frozenset(
 
 OURS = {
     "enable.auto.offset.store": "offsets are stored after the database's commit",
-    "enable.auto.commit": "stored offsets are committed as librdkafka does it",
+    "enable.auto.commit": "offsets are committed after the database's commit, and always",
     "enable.partition.eof": "it is how lag is known",
     "bootstrap.servers": "they are the host of the URL",
     "group.id": "it is the option group of the URL",
