@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -72,7 +71,7 @@ def _cannot_import(module: str, error: Exception) -> str:
     """What went wrong in the user's module, and where."""
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path.cwd())
-    theirs = [f for f in frames if os.path.abspath(f.filename).startswith(here)]
+    theirs = [f for f in frames if f.filename.startswith(here)]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     return f"module {module!r} cannot be imported: {type(error).__name__}: {error}{where}"
 
