@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from oncebox import reports
-from oncebox.database import PAUSES, Again, committed, faults, transact
+from oncebox.database import PAUSES, UNGUARDED, Again, committed, faults, transact
 from oncebox.database.contract import Database, Work
 from oncebox.errors import GuardFailed, OnceboxError, ProcessDied, TooSlow, TransactionLost
 from oncebox.handlers import Registry
@@ -26,9 +26,6 @@ from oncebox.retry import Retry
 from oncebox.store.contract import Steps
 from oncebox.store.records import Stored, Worker
 from oncebox.unit import CannotCommit, Unit, conclude
-
-UNGUARDED: tuple[str, Mapping[str, Any]] = ("SELECT 1", {})
-"""Where no handler ran, nothing has to be guarded."""
 
 AFTER_ANOTHER = 0.2
 """Seconds that one waits while another one runs alone in this process."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import getpass
+import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypedDict, Unpack
 
 import msgspec
 
+from oncebox.audit import checked_deed
 from oncebox.database import committed, seen
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
 from oncebox.identity import Identity
+from oncebox.liveness import worker_name
 from oncebox.message import Delivery, Message
-from oncebox.outcome import Reason
+from oncebox.ordering import Order
+from oncebox.outcome import Kind, Reason
+from oncebox.plan import Item, Plan
 from oncebox.properties import LIMIT
 from oncebox.store.contract import Steps, Store
-from oncebox.store.records import Answer, Arrival, DeadLetter, Deed, Matching
+from oncebox.store.records import DeadLetter, Deed, Matching
 
 CHUNK = 200
 """Letters per transaction: each may lock a key, and a server has room for so many locks."""
@@ -45,7 +49,8 @@ class Acted(msgspec.Struct, frozen=True):
     done: int
     """How many letters were acted on."""
     left: int
-    """How many were not: gone meanwhile, still unidentified, or their key busy."""
+    """How many were not: gone meanwhile, still unidentified, quarantined for another reason now, or
+    their key busy."""
 
 
 class Home(Protocol):
@@ -170,9 +175,7 @@ class DeadLetters:
         matching = _matching(ids, filter)
         if not everything and matching == Matching():
             raise ConfigurationError(f"{act}() takes numbers or filters, or everything=True")
-        if not why.strip():
-            raise ConfigurationError(f"{act}() is written down: say why")
-        deed = Deed(act, by or _user(), why)
+        deed = checked_deed(act, by, why)
         database = yield from self._home._database_for(is_async)
         newest = yield from seen(
             database, lambda work: self._home._store.newest_dead(work, self._home.name)
@@ -218,42 +221,48 @@ class DeadLetters:
             return letters, len(free)
         strangers = [letter for letter in free if letter.seq is None]
         known = [letter for letter in free if letter.seq is not None]
-        admitted = yield from self._admit(work, strangers)
-        if admitted:
-            yield from store.put_away(work, consumer, admitted, deed)
+        admitted, refused = yield from self._admit(work, strangers)
+        if admitted or refused:
+            yield from store.put_away(work, consumer, [*admitted, *refused], deed)
         if known:
             yield from store.revive(work, consumer, known, deed)
         return letters, len(known) + len(admitted)
 
-    def _admit(self, work: Work, letters: Sequence[DeadLetter]) -> Steps[list[DeadLetter]]:
-        """Take in what was never claimed, as if it arrived now; answers what is settled by that."""
-        arrivals = [(letter, self._arrival(letter)) for letter in letters]
-        found = [(letter, arrival) for letter, arrival in arrivals if arrival is not None]
-        if not found:
-            return []
-        claims = yield from self._home._store.receive(
-            work, self._home.name, [arrival for _, arrival in found]
+    def _admit(
+        self, work: Work, letters: Sequence[DeadLetter]
+    ) -> Steps[tuple[list[DeadLetter], list[DeadLetter]]]:
+        """Take in what was never claimed, as if it arrived now: what was, and what is quarantined
+        for another reason from now on. What has no identity still is neither."""
+        items = {letter.id: self._item(letter) for letter in letters}
+        plan = Plan(
+            [item for item in items.values() if item is not None],
+            order=Order.park,
+            chance=random.random,
+            receiving=True,
         )
-        if Answer.refused in claims.answers:
-            raise ConfigurationError("dead letters can be released only at READ COMMITTED")
-        refused = (Answer.other_bytes, Answer.too_late)
-        return [
-            letter
-            for (letter, _), answer in zip(found, claims.answers, strict=True)
-            if answer not in refused
-        ]
+        if not plan.items:
+            return [], []
+        store, consumer = self._home._store, self._home.name
+        claims = yield from store.receive(work, consumer, plan.arrivals)
+        plan.decide(claims)
+        yield from store.record(work, consumer, worker_name(0), plan.entries)
+        fates = dict(zip(plan.items, plan.outcomes, strict=True))
+        found = [(letter, item) for letter in letters if (item := items[letter.id]) is not None]
+        refused = [x for x, item in found if fates[item].kind is Kind.quarantined]
+        return [x for x, _ in found if x not in refused], refused
 
-    def _arrival(self, letter: DeadLetter) -> Arrival | None:
-        """The letter as a message: with today's identity, or one that sets its bytes apart."""
+    def _item(self, letter: DeadLetter) -> Item | None:
+        """The letter as an arrival: with today's identity, or one that sets its bytes apart."""
         delivery = Delivery(
             letter.payload, letter.headers, letter.key, letter.source, letter.coordinates
         )
-        if letter.reason == Reason.other_bytes:
-            return Arrival(_apart(letter), delivery)
+        item = Item(delivery)
         try:
-            return Arrival(self._home.identity(delivery), delivery)
+            of_its_own = letter.reason == Reason.other_bytes
+            item.message = _apart(letter) if of_its_own else self._home.identity(delivery)
         except Unidentified:
             return None
+        return item
 
 
 def _apart(letter: DeadLetter) -> Message:
@@ -290,10 +299,3 @@ def _check_found(ids: Sequence[int], found: int) -> None:
     if ids and not found:
         numbers = ", ".join(map(str, ids))
         raise NotFound(f"there is no dead letter {numbers} in this inbox")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        return "unknown"

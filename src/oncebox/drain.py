@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from oncebox import reports
-from oncebox.alone import UNGUARDED, Alone, Risk, Step
+from oncebox.alone import Alone, Risk, Step
 from oncebox.database import (
     PAUSES,
+    UNGUARDED,
     Again,
     committed,
     seen,
@@ -34,14 +35,15 @@ from oncebox.errors import (
 from oncebox.hooks import Hook, Teller
 from oncebox.outcome import Kind, Outcome
 from oncebox.plan import cut, read_stored
+from oncebox.replays import Feeder
 from oncebox.store.contract import Steps
 from oncebox.unit import CannotCommit
 
 BRIEF = 0.2
 """Seconds that a unit may keep all other writers waiting, where it does."""
 
-TELL_EVERY = 1.0
-"""Seconds after which hooks have their turn, however much there is to run."""
+TURN_EVERY = 1.0
+"""Seconds after which hooks and replays have their turn, however much there is to run."""
 
 
 class Drain(Alone):
@@ -53,7 +55,8 @@ class Drain(Alone):
         self._woke = False
         self._seen_at = time.monotonic()
         self._teller = Teller(self.database, self._store, self._consumer, hooks)
-        self._told_at = 0.0
+        self._feeder = Feeder(self.database, self._store, self._consumer)
+        self._turn_at = 0.0
         self._is_busy = True
 
     # -- coming and going -------------------------------------------------------------------------
@@ -109,9 +112,12 @@ class Drain(Alone):
             yield from committed(self.database, self._show)
         answer = yield from self._run()
         reports.tell(self._consumer, answer.outcomes)
-        if time.monotonic() - self._told_at > TELL_EVERY or self._is_over(answer):
+        is_turn = time.monotonic() - self._turn_at > TURN_EVERY
+        if (answer.idle or is_turn) and (yield from self._feeder.step()):
+            answer = msgspec.structs.replace(answer, idle=False)
+        if is_turn or self._is_over(answer):
             told = yield from self._teller.tell()
-            self._told_at = time.monotonic()
+            self._turn_at = time.monotonic()
             self._is_busy = bool(told)
             return msgspec.structs.replace(answer, idle=answer.idle and not told)
         return answer

@@ -33,6 +33,7 @@ from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome
 from oncebox.plan import read
 from oncebox.process import Process
+from oncebox.replays import Replays
 from oncebox.retention import A_WEEK, Retention, checked_retention
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
@@ -110,6 +111,7 @@ class Inbox:
         self.dead = DeadLetters(self)
         self.housekeeping = Housekeeping(self)
         self.look = Look(self)
+        self.replays = Replays(self)
         self._chance = random.Random()
 
     @property

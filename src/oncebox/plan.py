@@ -112,17 +112,21 @@ def cut(rows: Sequence[Stored]) -> list[Stored]:
     """The messages that may run together, of what was read lane by lane, in order.
 
     One that failed before, or may kill its process, runs by itself, and nothing of its lane before
-    it has: so a lane ends before its first such message.
+    it has: so a lane ends before its first such message. Nor does a batch hold a message twice, as
+    it may be where replays overlap.
     """
     if rows and rows[0].is_special:
         return [rows[0]]
     closed: set[int] = set()
+    names: set[tuple[str, str]] = set()
     together = []
     for row in rows:
-        if row.is_special:
+        if row.is_special or (row.replay and (row.message.origin, row.message.id) in names):
             closed.add(row.lane)
         elif row.lane not in closed:
             together.append(row)
+            if row.replay:
+                names.add((row.message.origin, row.message.id))
     return together
 
 

@@ -14,7 +14,7 @@ import pytest
 from oncebox import Inbox, Retry
 from oncebox.errors import CodeTooOld, ConfigurationError, SchemaMissing
 from services import wait_until
-from worlds import ON_POSTGRES, World, order, write_effect
+from worlds import MIGRATIONS, ON_POSTGRES, World, order, write_effect
 
 MIGRATE = """
 import asyncio, sys
@@ -26,7 +26,7 @@ print(len(Inbox("billing", sys.argv[1]).migrate()))
 
 def test_migrating_twice_is_harmless(world: World) -> None:
     inbox = world.inbox(migrate=False)
-    assert world.migrate(inbox) == ["0001_heart", "0002_drain", "0003_position", "0004_retention"]
+    assert world.migrate(inbox) == MIGRATIONS
     assert world.migrate(inbox) == []
 
 
@@ -42,7 +42,7 @@ def test_migrating_from_processes_at_once_is_harmless(world: World) -> None:
         for _ in range(4)
     ]
     answers = [process.communicate("go\n")[0].strip() for process in processes]
-    assert sorted(answers) == ["0", "0", "0", "4"]
+    assert sorted(answers) == ["0", "0", "0", str(len(MIGRATIONS))]
 
 
 def test_tables_are_never_made_on_first_use(world: World) -> None:

@@ -29,6 +29,7 @@ from oncebox.store.records import (
     Worker,
 )
 from services import wait_until
+from worlds import MIGRATIONS
 
 STORES = {"sqlite": "sqlite_url", "postgres": "postgres_url"}
 locks_rows = pytest.mark.parametrize("bench", ["postgres"], indirect=True)
@@ -274,10 +275,10 @@ def test_payloads_are_kept_as_they_are_or_not_at_all(bench: Bench) -> None:
 
 
 def test_migrations_are_applied_once_and_noted(bench: Bench) -> None:
-    assert bench.applied == ["0001_heart", "0002_drain", "0003_position", "0004_retention"]
+    assert bench.applied == MIGRATIONS
     with bench.transaction() as work:
         assert run(bench.store.migrate(work)) == []
-        assert run(bench.store.version(work)) == (4, 1)
+        assert run(bench.store.version(work)) == (5, 5)
 
 
 # -- what is received -----------------------------------------------------------------------------

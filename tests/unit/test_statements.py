@@ -13,6 +13,7 @@ from oncebox.errors import CodeTooOld, SchemaMissing
 from oncebox.store import Names, PostgresStore, SqliteStore, store_for
 from oncebox.store.migrations import check, missing
 from oncebox.store.statements import Migration, Statement, migrations, statements
+from worlds import MIGRATIONS
 
 DIALECTS = ["postgres", "sqlite"]
 
@@ -159,5 +160,5 @@ def test_a_schema_that_is_too_new_asks_for_newer_code() -> None:
 
 def test_migrating_applies_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
     inbox = Inbox("billing", f"sqlite:///{tmp_path}/inbox.db")
-    assert inbox.migrate() == ["0001_heart", "0002_drain", "0003_position", "0004_retention"]
+    assert inbox.migrate() == MIGRATIONS
     assert inbox.migrate() == []

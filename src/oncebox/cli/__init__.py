@@ -10,6 +10,7 @@ from oncebox.cli.demo import demo
 from oncebox.cli.group import Commands
 from oncebox.cli.look import list_messages, show, status, tail
 from oncebox.cli.purge import purge
+from oncebox.cli.replay import replay
 from oncebox.cli.run import drain, run, worker
 from oncebox.cli.schema import migrate, sql
 
@@ -40,6 +41,7 @@ for command in (
     dead,
     retry,
     discard,
+    replay,
     purge,
     demo,
 ):

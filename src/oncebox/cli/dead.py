@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
+from oncebox.cli.asking import asked_why, by_option, dry_run_option, why_option, yes_option
 from oncebox.cli.group import MISSING, PARTIAL
 from oncebox.cli.output import age, console, json_option, print_json, print_table, progress_bar
 from oncebox.dead import Acted
@@ -107,10 +107,10 @@ def _acting(command: Callable[..., None]) -> Any:
             click.argument("numbers", type=int, nargs=-1),
             *_filters,
             click.option("--all", "everything", is_flag=True, help="All of them."),
-            click.option("--why", help="Written down with the deed; asked for on a terminal."),
-            click.option("--by", envvar="ONCEBOX_BY", help="Who you are; default: your user name."),
-            click.option("--dry-run", is_flag=True, help="Show what would be done."),
-            click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+            why_option,
+            by_option,
+            dry_run_option,
+            yes_option,
             json_option,
         )
     ):
@@ -166,7 +166,7 @@ def _act(
         if as_json:
             print_json({"would": verb, "count": len(matching)})
         return
-    why = why or _asked_why()
+    why = why or asked_why()
     if not yes:
         click.confirm(f"{verb} {len(matching):,}?", abort=True, err=True)
     deed = {"why": why, "by": by, "everything": everything, **filter}
@@ -174,13 +174,6 @@ def _act(
         method = getattr(inbox.dead, verb)
         acted = called(inbox, method, *numbers, progress=progress.seen, **deed)
     _tell(verb, acted, as_json)
-
-
-def _asked_why() -> str:
-    if not sys.stdin.isatty():
-        raise click.UsageError('say why, it is written down: --why "..."')
-    why: str = click.prompt("Why", err=True)
-    return why
 
 
 def _tell(verb: str, acted: Acted, as_json: bool) -> None:

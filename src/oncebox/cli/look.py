@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
+from oncebox.cli.asking import Span
 from oncebox.cli.group import UNHEALTHY
 from oncebox.cli.output import (
     age,
@@ -25,21 +24,6 @@ from oncebox.cli.output import (
 from oncebox.store.reading import Detail, PartSeen, Seen, Status
 
 STATES = ("pending", "done", "dead", "quarantined", "discarded")
-
-
-class Span(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
-    """A time span such as 90s, 15m, 2h or 7d."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, timedelta):
-            return value
-        match = re.fullmatch(r"(\d+)\s*(s|m|h|d)", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no time span: write 90s, 15m, 2h or 7d")
-        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-        return timedelta(**{unit: int(match[1])})
 
 
 @click.command()
@@ -200,17 +184,21 @@ def _print_detail(detail: Detail) -> None:
     for attempt in detail.attempts:
         lasted = "" if attempt.duration is None else f" after {attempt.duration:.3f} s"
         console.print(
-            f"\n[bold]run {attempt.number}[/bold] {attempt.outcome}{lasted}, "
+            f"\n[bold]run {attempt.number}[/bold]{_of(attempt.replay)} {attempt.outcome}{lasted}, "
             f"{text(attempt.ended_at)}, {text(attempt.worker)}"
         )
         if attempt.error:
             console.print(text(attempt.error.rstrip()))
     for action in detail.actions:
         console.print(
-            f"\n[bold]{action.act}[/bold] by {text(action.by)}, {text(action.at)}: "
-            f"{text(action.why)}"
+            f"\n[bold]{action.act}[/bold]{_of(action.replay)} by {text(action.by)}, "
+            f"{text(action.at)}: {text(action.why)}"
         )
     console.print()
+
+
+def _of(replay: int) -> str:
+    return f" of replay {replay}" if replay else ""
 
 
 def _payload(payload: bytes | None) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
+from oncebox.cli.asking import dry_run_option, yes_option
 from oncebox.cli.output import json_option, print_json, progress_bar, text
 from oncebox.housekeeping import Purged
 
 
 @click.command()
 @app_argument
-@click.option("--dry-run", is_flag=True, help="Show what would be done.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@dry_run_option
+@yes_option
 @json_option
 def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Forget messages that are older than the retention, and finished.

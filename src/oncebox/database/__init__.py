@@ -6,7 +6,7 @@ Drivers are imported where they are used: the core works without any of them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
@@ -21,6 +21,9 @@ from oncebox.store.contract import Steps
 T = TypeVar("T")
 
 ADVICE = "nothing was committed, so settle nothing"
+
+UNGUARDED: tuple[str, Mapping[str, Any]] = ("SELECT 1", {})
+"""Where no handler ran, nothing has to be guarded."""
 
 PAUSES = (0.05, 0.2, 0.8, 3.2)
 """Seconds between tries where the database stands in the way."""
@@ -118,7 +121,7 @@ def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
     def whole(work: Work) -> Steps[T]:
         yield from work.begin()
         answer = yield from body(work)
-        yield from work.commit("SELECT 1", {})
+        yield from work.commit(*UNGUARDED)
         return answer
 
     for pause in PAUSES:

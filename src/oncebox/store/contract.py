@@ -20,7 +20,9 @@ from oncebox.store.records import (
     Entry,
     Gauge,
     Matching,
+    Past,
     Position,
+    Replay,
     Stored,
     Taken,
     Worker,
@@ -355,6 +357,52 @@ class Store(Protocol):
 
     def told(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
         """Somebody was told."""
+        ...
+
+    # -- replays ------------------------------------------------------------------------------
+
+    def count_past(
+        self, connection: Connection, consumer: str, past: Past
+    ) -> Steps[tuple[int, int, int]]:
+        """How many messages match: to be replayed, without a payload, in another state."""
+        ...
+
+    def begin_replay(
+        self,
+        connection: Connection,
+        consumer: str,
+        name: str,
+        past: Past,
+        pace: float | None,
+        deed: Deed,
+    ) -> Steps[int | None]:
+        """Note what is to be replayed; None where the name was used before."""
+        ...
+
+    def replays(
+        self, connection: Connection, consumer: str, *, name: str | None, limit: int
+    ) -> Steps[list[Replay]]:
+        """Replays, the newest first."""
+        ...
+
+    def next_replay(self, connection: Connection, consumer: str) -> Steps[float | None]:
+        """In how many seconds there is something to go on with; None if never. Takes no locks."""
+        ...
+
+    def go_on_replaying(self, connection: Connection, consumer: str) -> Steps[bool]:
+        """Store some more of a replay, or take some back; says whether there was any."""
+        ...
+
+    def set_pace(
+        self, connection: Connection, consumer: str, name: str, pace: float | None, deed: Deed
+    ) -> Steps[bool]:
+        """A replay goes on at another pace; says whether it is running."""
+        ...
+
+    def begin_cancel(
+        self, connection: Connection, consumer: str, name: str, deed: Deed
+    ) -> Steps[bool]:
+        """Nothing more of a replay is stored, and what has not run is to be taken back."""
         ...
 
     # -- the schema ---------------------------------------------------------------------------

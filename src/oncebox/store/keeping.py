@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import Any
 
 from oncebox.retention import LATELY, PartSight, Sight
 from oncebox.store.contract import Connection, Steps
+from oncebox.store.dialect import Dialect
 
 MANY = 10_000_001
 """Rows that are counted at most."""
 
 
-class Keeping(ABC):
+class Keeping(Dialect):
     """A store, as far as it forgets."""
-
-    _sql: dict[str, str]
-
-    @abstractmethod
-    def _moment(self, value: Any) -> datetime | None:
-        """A time as the database keeps it."""
-
-    @abstractmethod
-    def _kept(self, time: datetime | None) -> Any:
-        """A time as the database wants it."""
-
-    @abstractmethod
-    def _now(self) -> dict[str, Any]:
-        """What a statement must be told of the time."""
 
     def sight(self, connection: Connection, consumer: str) -> Steps[Sight]:
         """What is known of what is still to come."""
-        params = {"consumer": consumer, **self._now()}
+        params = {"consumer": consumer, **self._times()}
         last = yield from connection.fetch(self._sql["last_arrival"], params)
         received_at = self._moment(last[0][0]) if last else None
         minted_at = None

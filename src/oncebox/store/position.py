@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from oncebox.store.contract import Connection, Steps
+from oncebox.store.dialect import Dialect
 from oncebox.store.records import Gauge, Position, Worker
 
 
-class Positions(ABC):
+class Positions(Dialect):
     """A store, as far as it keeps positions."""
-
-    _sql: dict[str, str]
-
-    @abstractmethod
-    def _moment(self, value: Any) -> datetime | None:
-        """A time as the database keeps it."""
-
-    @abstractmethod
-    def _now(self) -> dict[str, Any]:
-        """What a statement must be told of the time."""
 
     @abstractmethod
     def _until(self, patience: float) -> dict[str, Any]:
-        """As _now(), and how long somebody need not be heard of."""
+        """As _times(), and how long somebody need not be heard of."""
 
     def positions(
         self, connection: Connection, consumer: str, source: str
     ) -> Steps[dict[str, Position]]:
-        params = {"consumer": consumer, "source": source, **self._now()}
+        params = {"consumer": consumer, "source": source, **self._times()}
         found = yield from connection.fetch(self._sql["positions"], params)
         return {row[0]: self._position(row) for row in found}
 

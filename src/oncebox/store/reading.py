@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oncebox.store.contract import Connection, Steps
+from oncebox.store.dialect import Dialect
 
 MANY = 100_001
 """Rows that are counted at most: beyond, it does not matter any more."""
@@ -102,6 +102,8 @@ class Seen(msgspec.Struct, frozen=True):
 class Attempt(msgspec.Struct, frozen=True):
     """A run of a handler."""
 
+    replay: int
+    """0, or the number of the replay that it belongs to."""
     number: int
     outcome: str
     error: str | None
@@ -116,6 +118,7 @@ class Action(msgspec.Struct, frozen=True):
     act: str
     by: str
     why: str
+    replay: int
     at: datetime
 
 
@@ -150,18 +153,8 @@ class DeadGroup(msgspec.Struct, frozen=True):
     error: str | None
 
 
-class Reading(ABC):
+class Reading(Dialect):
     """A store, as far as people look into it."""
-
-    _sql: dict[str, str]
-
-    @abstractmethod
-    def _moment(self, value: Any) -> datetime | None:
-        """A time as the database keeps it."""
-
-    @abstractmethod
-    def _kept(self, time: datetime | None) -> Any:
-        """A time as the database wants it."""
 
     def status(self, connection: Connection, consumer: str) -> Steps[Status]:
         """How a consumer is."""

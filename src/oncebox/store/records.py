@@ -150,6 +150,58 @@ class Matching(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
 
 
+class Past(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which messages of the past are meant: those that match everything that is given."""
+
+    ids: Sequence[str] | None = None
+    origin: str | None = None
+    type: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    """Received at this time or later."""
+    until: datetime | None = None
+    """Received before this time."""
+    state: str = "done"
+    """done or discarded"""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """Old messages that are run once more, and how far that is."""
+
+    id: int
+    name: str
+    state: str
+    by: str
+    why: str
+    wanted: str
+    """Which messages, as JSON."""
+    pace: float | None
+    """Messages per second at most."""
+    total: int
+    stored: int
+    """How many arrived anew so far."""
+    skipped: int
+    """How many were unfinished or had no payload when their turn came."""
+    cancelled: int
+    """How many were taken back before they ran."""
+    waiting: int
+    """How many are pending at the moment."""
+    dead: int
+    discarded: int
+    began_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def done(self) -> int:
+        """How many have run."""
+        return self.stored - self.waiting - self.dead - self.discarded - self.cancelled
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it will run any more, unless a dead letter is put back."""
+        return self.state == "cancelled" or (self.state == "stored" and not self.waiting)
+
+
 class Deed(msgspec.Struct, frozen=True):
     """What an operator does, for the audit."""
 

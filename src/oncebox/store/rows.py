@@ -265,11 +265,15 @@ def message_of(
     source: str,
     coordinates: str | None,
     occurred_at: datetime | None,
+    *,
+    replay: int,
 ) -> tuple[Message, Delivery]:
     """A message that was stored, and the delivery that brought it."""
     payload = bytes(payload)
     fields = headers_of(headers)
-    message = Message(message_id, payload, origin, type, version, key, fields, occurred_at)
+    message = Message(
+        message_id, payload, origin, type, version, key, fields, occurred_at, replay=replay
+    )
     return message, Delivery(payload, fields, None, source, coordinates)
 
 

@@ -139,6 +139,7 @@ CREATE TABLE {action} (
   origin     text COLLATE "C",
   message_id text COLLATE "C",
   reason     text,
+  replay     bigint NOT NULL DEFAULT 0,
   acted_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -296,26 +297,29 @@ END
 $guard$;
 
 -- name: message
--- One row per message, with its state, for people and reporting tools.
+-- One row per message, with its state, for people and reporting tools. Replays are not part of it.
 CREATE VIEW {message} AS
 SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.source, i.coordinates,
-       i.occurred_at, i.received_at,
+       i.occurred_at, i.received_at, i.payload IS NOT NULL AS has_payload,
        CASE
          WHEN p.seq IS NOT NULL THEN 'pending'
          WHEN d.seq IS NOT NULL THEN d.state
          WHEN EXISTS (SELECT 1 FROM {action} x
                       WHERE x.consumer = i.consumer AND x.origin = i.origin
-                        AND x.message_id = i.message_id AND x.act = 'discard') THEN 'discarded'
+                        AND x.message_id = i.message_id AND x.act = 'discard' AND x.replay = 0)
+         THEN 'discarded'
          ELSE 'done'
        END AS state,
        d.reason,
        coalesce(p.attempts, d.attempts, (
          SELECT max(a.number) FROM {attempt} a
          WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
+           AND a.replay = 0
        ), 1) AS attempts,
        CASE WHEN p.seq IS NULL AND d.seq IS NULL THEN coalesce((
          SELECT max(a.ended_at) FROM {attempt} a
          WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
+           AND a.replay = 0
        ), i.received_at) END AS processed_at,
        coalesce(p.last_error, d.error) AS last_error
 FROM {inbox} i

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from oncebox.errors import ConfigurationError
 from oncebox.message import headers_json
 from oncebox.ordering import lane, lock_number
 from oncebox.store import rows
@@ -12,6 +13,11 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.migrations import Migrated
 from oncebox.store.names import Names
 from oncebox.store.records import Arrival, Claims, Entry
+
+TOO_STRICT = (
+    "messages can be kept in order only at READ COMMITTED, and this connection begins its "
+    "transactions at a stricter level: give the inbox a pool or an engine of its own"
+)
 
 
 class Claiming(Migrated):
@@ -89,6 +95,15 @@ class Claiming(Migrated):
     def _locks(self, consumer: str, keys: Iterable[str | None]) -> list[int]:
         scope = f"{self.scope}\0{consumer}"
         return sorted({lock_number(scope, key) for key in keys if key})
+
+    def _check_isolation(self, connection: Connection) -> Steps[None]:
+        """Raise where what locks are waited for could not be seen."""
+        level = yield from connection.fetch(self._sql["isolation"], {})
+        if level[0][0] != "read committed":
+            raise ConfigurationError(TOO_STRICT)
+
+    def _be_polite(self, connection: Connection) -> Steps[None]:
+        yield from connection.fetch(self._sql["be_polite"], {})
 
     def _lock_keys(
         self, connection: Connection, consumer: str, keys: Iterable[str | None]

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oncebox.errors import ConfigurationError
 from oncebox.ordering import lane
 from oncebox.store import rows
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.postgres.claim import Claiming
-from oncebox.store.postgres.drain import TOO_STRICT
 from oncebox.store.records import DeadLetter, Deed, Matching
 
 
@@ -47,9 +45,7 @@ class Letters(Claiming):
     def lock_dead(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
     ) -> Steps[list[DeadLetter]]:
-        level = yield from connection.fetch(self._sql["isolation"], {})
-        if level[0][0] != "read committed":  # what the locks are waited for could not be seen
-            raise ConfigurationError(TOO_STRICT)
+        yield from self._check_isolation(connection)
         keys = rows.keys_of(letters)
         yield from self._lock_keys(connection, consumer, keys)
         locked = {"consumer": consumer, "keys": keys}
@@ -87,6 +83,7 @@ class Letters(Claiming):
             "origins": [letter.origin for letter in letters],
             "message_ids": [letter.message_id for letter in letters],
             "reasons": [letter.reason for letter in letters],
+            "replays": [letter.replay for letter in letters],
         }
         yield from connection.execute(self._sql["act"], params)
 

@@ -58,10 +58,11 @@ SELECT id FROM {dead} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]) F
 
 -- name: act
 -- What an operator did.
-INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, reason)
-SELECT :consumer, :act, :by, :why, dead_id, origin, message_id, reason
-FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::text[])
-  AS u (dead_id, origin, message_id, reason);
+INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, reason, replay)
+SELECT :consumer, :act, :by, :why, dead_id, origin, message_id, reason, replay
+FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::text[],
+            :replays::bigint[])
+  AS u (dead_id, origin, message_id, reason, replay);
 
 -- name: has_untold
 -- Whether somebody is to be told.

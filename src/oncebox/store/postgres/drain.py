@@ -9,17 +9,11 @@ from oncebox.errors import ConfigurationError, Conflict
 from oncebox.ordering import LANES
 from oncebox.store import rows
 from oncebox.store.contract import Connection, Steps
-from oncebox.store.postgres.claim import Claiming, milliseconds
+from oncebox.store.postgres.claim import TOO_STRICT, Claiming, milliseconds
 from oncebox.store.records import Stored, Taken, Worker
 
 LANES_AT_ONCE = 8
 """How many lanes a batch may come from: where little is stored, one lane would not fill it."""
-
-
-TOO_STRICT = (
-    "messages can be kept in order only at READ COMMITTED, and this connection begins its "
-    "transactions at a stricter level: give the inbox a pool or an engine of its own"
-)
 
 
 class Draining(Claiming):
@@ -155,7 +149,7 @@ class Draining(Claiming):
 
 def _stored(row: Sequence[Any]) -> Stored:
     lane_, seq, *common, attempts, alone, deaths, replay, last_error = row
-    message, delivery = rows.message_of(*common)
+    message, delivery = rows.message_of(*common, replay=replay)
     return Stored(message, delivery, lane_, seq, attempts, alone, deaths, replay, last_error)
 
 

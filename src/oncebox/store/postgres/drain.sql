@@ -53,7 +53,9 @@ WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
                   AND d.message_id = m.id AND d.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
                   AND a.message_id = m.id AND a.replay = m.replay
-                  AND a.ended_at > clock_timestamp() - make_interval(secs => :within));
+                  AND a.ended_at > clock_timestamp() - make_interval(secs => :within))
+  AND NOT EXISTS (SELECT 1 FROM {replay} r
+                  WHERE r.id = m.replay AND r.state IN ('cancelling', 'cancelled'));
 
 -- name: remove
 -- Take these messages out, all of them or none.

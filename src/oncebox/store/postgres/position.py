@@ -18,8 +18,5 @@ class Positioned(Positions):
         params = {**msgspec.structs.asdict(step), "consumer": consumer}
         yield from connection.execute(self._sql["advance"], params)
 
-    def _now(self) -> dict[str, Any]:
-        return {}
-
     def _until(self, patience: float) -> dict[str, Any]:
         return {"patience": patience}

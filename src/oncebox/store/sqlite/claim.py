@@ -178,6 +178,10 @@ class Claiming(Migrated):
             params = {"consumer": consumer, "keys": json(keys)}
             yield from connection.execute(self._sql["release"], params)
 
+    def _be_polite(self, connection: Connection) -> Steps[None]:
+        """There is one lock, and it is had."""
+        yield from ()
+
     def channel(self, consumer: str) -> str | None:
         """SQLite tells nobody."""
         return None

@@ -40,8 +40,9 @@ DELETE FROM {dead} WHERE consumer = :consumer AND id IN (SELECT value FROM json_
 
 -- name: act
 -- What an operator did.
-INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, reason, acted_at)
-VALUES (:consumer, :act, :by, :why, :id, :origin, :message_id, :reason, :now);
+INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, reason, replay,
+                      acted_at)
+VALUES (:consumer, :act, :by, :why, :id, :origin, :message_id, :reason, :replay, :now);
 
 -- name: has_untold
 -- Whether somebody is to be told.

@@ -149,7 +149,7 @@ class Draining(Claiming):
 def _stored(row: Sequence[Any]) -> Stored:
     lane_, seq, *common, attempts, alone, deaths, replay, last_error = row
     common[-1] = instant(common[-1])
-    message, delivery = rows.message_of(*common)
+    message, delivery = rows.message_of(*common, replay=replay)
     return Stored(message, delivery, lane_, seq, attempts, bool(alone), deaths, replay, last_error)
 
 

@@ -72,7 +72,9 @@ SELECT 1
 WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.seq = :seq)
   AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = :origin
-                  AND a.message_id = :id AND a.replay = :replay AND a.ended_at > :since);
+                  AND a.message_id = :id AND a.replay = :replay AND a.ended_at > :since)
+  AND NOT EXISTS (SELECT 1 FROM {replay} r
+                  WHERE r.id = :replay AND r.state IN ('cancelling', 'cancelled'));
 
 -- name: count_deaths
 -- How many messages run alone or have killed their process lately.

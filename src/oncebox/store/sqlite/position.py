@@ -11,7 +11,6 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.position import Positions
 from oncebox.store.records import Advance
 from oncebox.store.sqlite.drain import times
-from oncebox.store.sqlite.values import now
 
 
 class Positioned(Positions):
@@ -21,9 +20,6 @@ class Positioned(Positions):
         params = {**msgspec.structs.asdict(step), "consumer": consumer, **times(step.patience)}
         if not (yield from connection.fetch(self._sql["advance"], params)):
             raise NotOwner
-
-    def _now(self) -> dict[str, Any]:
-        return {"now": now()}
 
     def _until(self, patience: float) -> dict[str, Any]:
         return times(patience)

@@ -7,9 +7,10 @@ SELECT count(*) FILTER (WHERE available_at IS NULL),
 FROM (SELECT available_at, alone FROM {pending} WHERE consumer = :consumer LIMIT :limit) p;
 
 -- name: oldest_pending
--- When the message arrived that waits for the longest time.
+-- When the message arrived that waits for the longest time. Those of replays arrived long ago.
 SELECT i.received_at
-FROM (SELECT origin, message_id FROM {pending} WHERE consumer = :consumer ORDER BY seq LIMIT 1) p
+FROM (SELECT origin, message_id FROM {pending} WHERE consumer = :consumer AND replay = 0
+      ORDER BY seq LIMIT 1) p
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = p.origin AND i.message_id = p.message_id;
 
 -- name: count_dead
@@ -69,12 +70,12 @@ WHERE :origin IS NULL OR o.origin = :origin;
 
 -- name: attempts
 -- The runs of a message.
-SELECT number, outcome, error, duration, worker, ended_at FROM {attempt}
+SELECT replay, number, outcome, error, duration, worker, ended_at FROM {attempt}
 WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
 
 -- name: actions
 -- What operators did to a message.
-SELECT act, by_whom, why, acted_at FROM {action}
+SELECT act, by_whom, why, replay, acted_at FROM {action}
 WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
 
 -- name: dead_groups

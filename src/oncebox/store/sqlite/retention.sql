@@ -44,7 +44,13 @@ SELECT i.seq, i.origin, i.message_id FROM {inbox} i
 WHERE i.received_at >= :low AND i.received_at < :high AND i.consumer = :consumer
   AND (i.minted_at IS NULL OR i.minted_at < :mark)
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = i.seq)
-  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer);
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
+  AND NOT EXISTS (SELECT 1 FROM {replay_item} r WHERE r.consumer = i.consumer
+                  AND r.origin = i.origin AND r.message_id = i.message_id)
+  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.replay > 0 AND p.consumer = i.consumer
+                  AND p.origin = i.origin AND p.message_id = i.message_id)
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.replay > 0 AND d.consumer = i.consumer
+                  AND d.origin = i.origin AND d.message_id = i.message_id);
 
 -- name: forget
 -- Forget some messages.

@@ -1,0 +1,47 @@
+"""Replaying on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncebox.ordering import lane
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.postgres.claim import Claiming
+from oncebox.store.replaying import Replaying, ReplayItem
+
+
+class Replayed(Claiming, Replaying):
+    """Keys are locked before numbers are drawn."""
+
+    def _store_again(
+        self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
+    ) -> Steps[int]:
+        yield from self._check_isolation(connection)
+        yield from self._lock_keys(connection, consumer, [item.key for item in items])
+        params = {
+            "consumer": consumer,
+            "replay": replay,
+            "origins": [item.origin for item in items],
+            "ids": [item.message_id for item in items],
+            "lanes": [lane(item.key or item.message_id) for item in items],
+        }
+        return len((yield from connection.fetch(self._sql["store_again"], params)))
+
+    def _take_back(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        seqs: Sequence[int],
+        letters: Sequence[int],
+        keys: Sequence[str],
+    ) -> Steps[int]:
+        yield from self._check_isolation(connection)
+        yield from self._lock_keys(connection, consumer, keys)
+        gone = yield from connection.fetch(self._sql["take_back"], {"seqs": list(seqs)})
+        dead = yield from connection.fetch(self._sql["take_back_dead"], {"ids": list(letters)})
+        return int(gone[0][0]) + int(dead[0][0])
+
+    def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["drop_items"], {"replay": replay})
+        return int(found[0][0])

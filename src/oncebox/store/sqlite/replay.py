@@ -1,0 +1,53 @@
+"""Replaying on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncebox.ordering import lane
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.replaying import Replaying, ReplayItem
+from oncebox.store.sqlite.claim import Claiming
+from oncebox.store.sqlite.values import json
+
+
+class Replayed(Claiming, Replaying):
+    """Nobody else can write meanwhile."""
+
+    def _store_again(
+        self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
+    ) -> Steps[int]:
+        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(items)})
+        first = drawn[0][0] - len(items) + 1
+        stored = [
+            {
+                "consumer": consumer,
+                "replay": replay,
+                "origin": item.origin,
+                "id": item.message_id,
+                "lane": lane(item.key or item.message_id),
+                "fresh": fresh,
+            }
+            for fresh, item in enumerate(items, start=first)
+        ]
+        yield from connection.execute_many(self._sql["store_again"], stored)
+        found = yield from connection.fetch(self._sql["count_from"], {"first": first})
+        return int(found[0][0])
+
+    def _take_back(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        seqs: Sequence[int],
+        letters: Sequence[int],
+        keys: Sequence[str],
+    ) -> Steps[int]:
+        yield from connection.execute(self._sql["take_back"], {"seqs": json(seqs)})
+        yield from connection.execute(self._sql["take_back_dead"], {"ids": json(letters)})
+        return len(seqs) + len(letters)
+
+    def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["count_items"], {"replay": replay})
+        yield from connection.execute(self._sql["drop_items"], {"replay": replay})
+        return int(found[0][0])
