@@ -44,7 +44,14 @@ BOTH = ("sqlite3", "psycopg")
 SOME = (*BOTH, "django-sqlite", "sqlalchemy-asyncpg")
 """Each database, colour and family once: for what no adapter has a part in."""
 
-MIGRATIONS = ["0001_heart", "0002_drain", "0003_position", "0004_retention", "0005_replay"]
+MIGRATIONS = [
+    "0001_heart",
+    "0002_drain",
+    "0003_position",
+    "0004_retention",
+    "0005_replay",
+    "0006_sequence",
+]
 
 
 class World:

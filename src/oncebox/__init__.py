@@ -23,6 +23,7 @@ from oncebox.ordering import Order
 from oncebox.outcome import Kind, Outcome, Reason
 from oncebox.retention import Retention
 from oncebox.retry import Retry
+from oncebox.sequence import Gaps
 from oncebox.services import Consumer, Drainer
 from oncebox.sources import source_of
 from oncebox.store.records import DeadLetter
@@ -44,6 +45,7 @@ __all__ = [
     "Debezium",
     "Delivery",
     "Drainer",
+    "Gaps",
     "Headers",
     "Identity",
     "Inbox",

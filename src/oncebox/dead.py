@@ -21,6 +21,8 @@ from oncebox.ordering import Order
 from oncebox.outcome import Kind, Reason
 from oncebox.plan import Item, Plan
 from oncebox.properties import LIMIT
+from oncebox.sequence import Gaps
+from oncebox.sequencing import take_in
 from oncebox.store.contract import Steps, Store
 from oncebox.store.records import DeadLetter, Deed, Matching
 
@@ -58,6 +60,7 @@ class Home(Protocol):
 
     name: str
     identity: Identity
+    _gaps: Gaps
 
     def _database_for(self, is_async: bool) -> Steps[Database]: ...
 
@@ -243,7 +246,9 @@ class DeadLetters:
         if not plan.items:
             return [], []
         store, consumer = self._home._store, self._home.name
-        claims = yield from store.receive(work, consumer, plan.arrivals)
+        claims = yield from take_in(
+            store, work, consumer, plan.arrivals, gaps=self._home._gaps, receiving=True
+        )
         plan.decide(claims)
         yield from store.record(work, consumer, worker_name(0), plan.entries)
         fates = dict(zip(plan.items, plan.outcomes, strict=True))

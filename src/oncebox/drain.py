@@ -32,6 +32,7 @@ from oncebox.errors import (
     DatabaseUnavailable,
     TransactionLost,
 )
+from oncebox.gaps import GapKeeper
 from oncebox.hooks import Hook, Teller
 from oncebox.outcome import Kind, Outcome
 from oncebox.plan import cut, read_stored
@@ -49,13 +50,20 @@ TURN_EVERY = 1.0
 class Drain(Alone):
     """A worker's way through what was stored. One thread or task steps it at a time."""
 
-    def __init__(self, *, hooks: Sequence[Hook] = (), **common: Any) -> None:
+    def __init__(
+        self, *, hooks: Sequence[Hook] = (), sequenced: bool = False, **common: Any
+    ) -> None:
         super().__init__(**common)
         self._limit = self.worker.batch
         self._woke = False
         self._seen_at = time.monotonic()
         self._teller = Teller(self.database, self._store, self._consumer, hooks)
         self._feeder = Feeder(self.database, self._store, self._consumer)
+        self._gaps = (
+            GapKeeper(self.database, self._store, self._consumer, self._unit.gaps)
+            if sequenced
+            else None
+        )
         self._turn_at = 0.0
         self._is_busy = True
 
@@ -82,6 +90,8 @@ class Drain(Alone):
     def all(self) -> Steps[Counter[Kind]]:
         """Step until nothing is due; says how many had which outcome."""
         counts: Counter[Kind] = Counter()
+        if self._gaps is not None:
+            self._gaps.hurry()
         yield from self.sign_on()
         try:
             while not (step := (yield from self.step())).idle:
@@ -113,7 +123,7 @@ class Drain(Alone):
         answer = yield from self._run()
         reports.tell(self._consumer, answer.outcomes)
         is_turn = time.monotonic() - self._turn_at > TURN_EVERY
-        if (answer.idle or is_turn) and (yield from self._feeder.step()):
+        if (answer.idle or is_turn) and (yield from self._go_on()):
             answer = msgspec.structs.replace(answer, idle=False)
         if is_turn or self._is_over(answer):
             told = yield from self._teller.tell()
@@ -121,6 +131,13 @@ class Drain(Alone):
             self._is_busy = bool(told)
             return msgspec.structs.replace(answer, idle=answer.idle and not told)
         return answer
+
+    def _go_on(self) -> Steps[bool]:
+        """Let in some more: of replays, and of what waited for numbers."""
+        fed = yield from self._feeder.step()
+        if self._gaps is None:
+            return fed
+        return (yield from self._gaps.step()) or fed
 
     def _is_over(self, step: Step) -> bool:
         """Whether what there was to do has just been done: then hooks have their turn at once."""

@@ -33,6 +33,7 @@ from oncebox.properties import (
     in_utc,
     instant,
     name,
+    sequence_number,
     time_in_id,
     type_name,
     utf8,
@@ -45,6 +46,8 @@ class Identity:
 
     A property given as text is looked up by `select`. Where `key` is not given, the broker's key
     names the aggregate. `payload` names the JSON field that handlers get; without it, the body.
+    `sequence` is a number that counts the messages of a key: they run in its order, whatever order
+    they arrive in; `epoch` tells one count from the next, where producers begin anew.
     With `compare`, the same id with another payload is quarantined instead of being absorbed.
     """
 
@@ -59,6 +62,8 @@ class Identity:
         version: str | Selector | None = None,
         key: str | Selector | None = broker_key,
         time: str | Selector | None = None,
+        sequence: str | Selector | None = None,
+        epoch: str | Selector | None = None,
         payload: str | None = None,
         compare: bool = True,
     ) -> None:
@@ -68,6 +73,10 @@ class Identity:
         self._version = self._selector(version or constant(1))
         self._key = self._selector(key or constant(None))
         self._time = self._selector(time or constant(None))
+        if epoch is not None and sequence is None:
+            raise ConfigurationError("an epoch tells counts apart: give a sequence too")
+        self._sequence = None if sequence is None else self._selector(sequence)
+        self._epoch = self._selector(epoch or constant(""))
         self._payload = payload.split(".") if payload is not None else None
         self.compare = compare
 
@@ -102,7 +111,14 @@ class Identity:
             key=self._key(envelope),
             time=self._time(envelope),
             payload=self.payload(envelope),
+            sequence=None if self._sequence is None else self._sequence(envelope),
+            epoch=None if self._sequence is None else self._epoch(envelope),
         )
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Whether messages of a key carry numbers."""
+        return self._sequence is not None
 
     def _message(
         self,
@@ -115,9 +131,13 @@ class Identity:
         key: Any,
         time: Any,
         payload: bytes,
+        sequence: Any = None,
+        epoch: Any = None,
     ) -> Message:
         """Check what was selected."""
         id = name(id, "id")
+        key = None if key is None or key == "" else name(key, "key")
+        is_counted = self._sequence is not None and key is not None
         occurred_at = None if time is None else instant(time)
         return Message(
             id=id,
@@ -125,11 +145,13 @@ class Identity:
             origin=name(origin, "origin"),
             type=type_name(type),
             version=version_number(version),
-            key=None if key is None or key == "" else name(key, "key"),
+            key=key,
             headers=delivery.headers,
             occurred_at=occurred_at,
             minted_at=time_in_id(id) or occurred_at or in_utc(delivery.timestamp),
             content_hash=content_hash(payload) if self.compare else None,
+            sequence=sequence_number(sequence) if is_counted else None,
+            epoch=name(epoch, "epoch") if is_counted and epoch not in (None, "") else "",
         )
 
     def payload(self, envelope: Envelope) -> bytes:
@@ -155,9 +177,14 @@ class CloudEvents(Identity):
     select = staticmethod(attribute)
 
     def __init__(
-        self, *, version: str | Selector | None = None, key: str | Selector | None = None
+        self,
+        *,
+        version: str | Selector | None = None,
+        key: str | Selector | None = None,
+        sequence: str | Selector | None = None,
+        epoch: str | Selector | None = None,
     ) -> None:
-        self._is_plain = version is None and key is None
+        self._is_plain = version is None and key is None and sequence is None
         partition = self._selector(key or "partitionkey")
         super().__init__(
             "id",
@@ -166,6 +193,8 @@ class CloudEvents(Identity):
             version=version,
             key=lambda envelope: _first(partition(envelope), broker_key(envelope)),
             time="time",
+            sequence=sequence,
+            epoch=epoch,
         )
 
     def payload(self, envelope: Envelope) -> bytes:
@@ -207,6 +236,8 @@ class BusinessKey(Identity):
         version: str | Selector | None = None,
         key: str | Selector | None = broker_key,
         time: str | Selector | None = None,
+        sequence: str | Selector | None = None,
+        epoch: str | Selector | None = None,
         payload: str | None = None,
     ) -> None:
         if not fields:
@@ -219,6 +250,8 @@ class BusinessKey(Identity):
             version=version,
             key=key,
             time=time,
+            sequence=sequence,
+            epoch=epoch,
             payload=payload,
             compare=False,
         )
@@ -266,9 +299,18 @@ class Debezium(Identity):
         version: str | Selector | None = None,
         key: str | Selector | None = None,
         time: str | Selector | None = None,
+        sequence: str | Selector | None = None,
+        epoch: str | Selector | None = None,
     ) -> None:
         super().__init__(
-            "id", origin=origin, type=type, version=version, key=key or _connect_key, time=time
+            "id",
+            origin=origin,
+            type=type,
+            version=version,
+            key=key or _connect_key,
+            time=time,
+            sequence=sequence,
+            epoch=epoch,
         )
 
     def payload(self, envelope: Envelope) -> bytes:

@@ -21,6 +21,7 @@ from oncebox.database.transaction import AsyncTransaction, Transaction
 from oncebox.dead import DeadLetters
 from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
+from oncebox.gaps import KeyGaps
 from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.hooks import checked_hooks
 from oncebox.housekeeping import Housekeeping
@@ -37,6 +38,7 @@ from oncebox.replays import Replays
 from oncebox.retention import A_WEEK, Retention, checked_retention
 from oncebox.retry import Retry
 from oncebox.schema import check_schema, migrate
+from oncebox.sequence import A_MINUTE, Gaps, checked_gaps
 from oncebox.store import Names, store_for
 from oncebox.store.contract import Steps
 from oncebox.store.records import Advance, DeadLetter, Worker
@@ -76,6 +78,7 @@ class Inbox:
         payload_limit: int = 16 * MEGABYTE,
         transaction_timeout: timedelta = timedelta(minutes=5),
         retention: Retention | None = A_WEEK,
+        gaps: Gaps = A_MINUTE,
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
@@ -108,7 +111,9 @@ class Inbox:
         self._lock = threading.Lock()
         self._slots = [0]
         self.retention = checked_retention(retention)
+        self._gaps = checked_gaps(gaps)
         self.dead = DeadLetters(self)
+        self.gaps = KeyGaps(self)
         self.housekeeping = Housekeeping(self)
         self.look = Look(self)
         self.replays = Replays(self)
@@ -309,6 +314,7 @@ class Inbox:
             worker=worker,
             chance=self._chance,
             hooks=self._hooks,
+            sequenced=getattr(self.identity, "is_sequenced", True),
         )
 
     @contextmanager
@@ -335,6 +341,7 @@ class Inbox:
             transaction=AsyncTransaction if is_async else Transaction,
             keep_payload=self._keep_payload,
             timeout=self._timeout,
+            gaps=self._gaps,
             tell=bool(self._hooks),
             notify=self._channel is not None,
         )

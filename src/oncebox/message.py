@@ -53,6 +53,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """When the id came into being, as far as it can be known: retention relies on it."""
     content_hash: bytes | None = None
     """What makes the same id with other bytes visible; None where duplicates differ by nature."""
+    sequence: int | None = None
+    """Its number within the key, where the producer counts: it waits for the numbers before it."""
+    epoch: str = ""
+    """What tells one count of a key from the next."""
     replay: int = 0
     """The number of the replay that runs it once more; 0 where it runs because it arrived."""
 

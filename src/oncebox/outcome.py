@@ -24,7 +24,8 @@ class Kind(StrEnum):
     failed = "failed"
     """The handler raised; stored as pending with its attempt counted."""
     parked = "parked"
-    """Stored as pending behind an unfinished message or a dead letter of its key."""
+    """Stored behind an unfinished message or a dead letter of its key, or until the numbers before
+    its own have come."""
     stored = "stored"
     """Stored as pending, to be run later: it was only received, or it is to be run by itself."""
     dead = "dead"
@@ -46,6 +47,8 @@ class Reason(StrEnum):
     unidentified = "unidentified"
     other_bytes = "other bytes"
     too_late = "too late"
+    late_number = "late number"
+    number_taken = "number taken"
 
 
 class Outcome(msgspec.Struct, frozen=True):

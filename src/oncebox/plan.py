@@ -33,6 +33,12 @@ _ON_ARRIVAL: dict[type[OnceboxError], Reason] = {
     PayloadTooLarge: Reason.too_large,
 }
 
+_QUARANTINED = {
+    Answer.other_bytes: Reason.other_bytes,
+    Answer.too_late: Reason.too_late,
+    Answer.late_number: Reason.late_number,
+    Answer.number_taken: Reason.number_taken,
+}
 
 _NOBODY = sys.maxsize
 
@@ -173,7 +179,7 @@ class Plan:
         first: dict[tuple[str, str, bytes | None], Item] = {}
         for item in self.items:
             message = item.message
-            if message is None or item.ignored:
+            if message is None or self._is_nothing(item):
                 continue
             name = (message.origin, message.id, message.content_hash)
             if first.setdefault(name, item) is not item:
@@ -182,6 +188,11 @@ class Plan:
             self._numbers[item] = len(arrivals)
             arrivals.append(Arrival(message, item.delivery))
         return arrivals
+
+    @staticmethod
+    def _is_nothing(item: Item) -> bool:
+        """Whether it is not even claimed: nobody wants it, nor does its number count."""
+        return item.ignored and (item.message is None or item.message.sequence is None)
 
     # -- after the claim --------------------------------------------------------------------------
 
@@ -198,7 +209,7 @@ class Plan:
 
     def _decide(self, item: Item, claims: Claims) -> bool:
         """Whether the item is to be run."""
-        if item.ignored:
+        if self._is_nothing(item):
             self._settle(item, Kind.ignored)
         elif item.message is None:
             self._settle(item, Kind.quarantined, reason=Reason.unidentified, error=item.error)
@@ -221,10 +232,12 @@ class Plan:
             if item in self._lost:
                 raise GuardFailed
             self._settle(item, Kind.duplicate)
-        elif answer == Answer.other_bytes:
-            self._settle(item, Kind.quarantined, reason=Reason.other_bytes)
-        elif answer == Answer.too_late:
-            self._settle(item, Kind.quarantined, reason=Reason.too_late)
+        elif answer in _QUARANTINED:
+            self._settle(item, Kind.quarantined, reason=_QUARANTINED[answer])
+        elif answer == Answer.early:
+            self._settle(item, Kind.parked, kept=True)
+        elif answer == Answer.stored:
+            self._settle(item, Kind.stored, kept=True)
         elif self._receiving:
             self._settle(item, Kind.parked if answer == Answer.waits else Kind.stored, kept=True)
         elif answer in (Answer.waits, Answer.queued):

@@ -69,6 +69,17 @@ def version_number(value: Any) -> int:
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
+def sequence_number(value: Any) -> int:
+    """A number by which messages of a key are put in order."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if value is None or value == "":
+        raise Unidentified("the sequence number is missing or empty")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63 - 1:
+        raise Unidentified("the sequence number is no integer from 0 to 2^63 - 2")
+    return value
+
+
 def instant(value: Any) -> datetime | None:
     """An instant from RFC 3339 text or a count of (milli)seconds; None if unreadable."""
     try:

@@ -89,6 +89,20 @@ def horizon(sight: Sight, retention: Retention) -> Horizon:
     return Horizon(None if mark == NEVER else mark, held_by)
 
 
+FORGOTTEN = timedelta(hours=1)
+"""A part that nobody has read for so long, nobody will."""
+
+
+def is_behind(part: PartSight, now: datetime | None = None) -> bool:
+    """Whether messages of a part may be still to come that are older than what has arrived."""
+    if part.lag is None:
+        return False
+    known_at = part.seen_at or part.moved_at
+    if not part.is_alive and (now or datetime.now(UTC)) - known_at > FORGOTTEN:
+        return False
+    return part.lag > 0 or not part.is_alive
+
+
 def _limit(part: PartSight, received_at: datetime) -> tuple[datetime, str] | None:
     if part.lag is None:
         return None

@@ -22,6 +22,8 @@ from oncebox.handlers import check_answer
 from oncebox.ordering import runs
 from oncebox.outcome import Outcome
 from oncebox.plan import Item, Plan
+from oncebox.sequence import A_MINUTE, Gaps
+from oncebox.sequencing import take_in
 from oncebox.store.contract import Steps, Store
 from oncebox.store.records import Advance
 
@@ -36,6 +38,8 @@ class Unit(msgspec.Struct, frozen=True):
     keep_payload: bool
     timeout: float
     """Seconds after which the database ends a transaction that was left behind."""
+    gaps: Gaps = A_MINUTE
+    """What is done about numbers that do not come."""
     tell: bool = False
     """Whether somebody is to be told of dead letters."""
     notify: bool = False
@@ -64,11 +68,13 @@ def perform(
     yield from work.begin()
     if advance is not None:  # first: a reader that lost its partition goes no further
         yield from unit.store.advance(work, unit.consumer, advance)
-    claim = unit.store.receive if plan.is_receiving else unit.store.claim
-    claims = yield from claim(
+    claims = yield from take_in(
+        unit.store,
         work,
         unit.consumer,
         plan.arrivals,
+        gaps=unit.gaps,
+        receiving=plan.is_receiving,
         keep_payload=unit.keep_payload,
         timeout=unit.timeout,
     )

@@ -7,6 +7,7 @@ import click
 import oncebox
 from oncebox.cli.dead import dead, discard, retry
 from oncebox.cli.demo import demo
+from oncebox.cli.gaps import gaps
 from oncebox.cli.group import Commands
 from oncebox.cli.look import list_messages, show, status, tail
 from oncebox.cli.purge import purge
@@ -42,6 +43,7 @@ for command in (
     retry,
     discard,
     replay,
+    gaps,
     purge,
     demo,
 ):

@@ -23,7 +23,7 @@ from oncebox.cli.output import (
 )
 from oncebox.store.reading import Detail, PartSeen, Seen, Status
 
-STATES = ("pending", "done", "dead", "quarantined", "discarded")
+STATES = ("pending", "early", "done", "dead", "quarantined", "discarded")
 
 
 @click.command()
@@ -80,6 +80,9 @@ def _print_waiting(found: Status) -> None:
     if found.alone:
         waiting += f", {number(found.alone)} to be run alone"
     console.print(f"pending   {waiting}; the oldest for {age(found.oldest_pending)}")
+    if found.gaps:
+        early = f"{number(found.early)} wait for numbers of {number(found.gaps)} keys"
+        console.print(f"early     {early}; the oldest for {age(found.oldest_gap)}")
     for group in found.dead:
         keys = f", {group.keys:,} keys wait for them" if group.keys else ""
         console.print(f"{group.state:<9} {number(group.count)} {group.reason}{keys}", style="red")

@@ -6,20 +6,25 @@ of steps over a Connection, which a database adapter provides and a runner perfo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from oncebox.retention import Sight
+from oncebox.sequence import Numbers
 from oncebox.store.records import (
     Advance,
     Arrival,
     Claims,
+    Count,
     DeadLetter,
     Deed,
+    Early,
     Entry,
+    Gap,
     Gauge,
     Matching,
+    Move,
     Past,
     Position,
     Replay,
@@ -93,6 +98,16 @@ class Store(Protocol):
         timeout: float | None = None,
     ) -> Steps[Claims]:
         """As claim, ordered; and what is new is stored as pending, behind its key if that waits."""
+        ...
+
+    def keep(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
+        """Store what a claim has found to be new as pending: what receive() does at once."""
         ...
 
     def unclaim(
@@ -403,6 +418,56 @@ class Store(Protocol):
         self, connection: Connection, consumer: str, name: str, deed: Deed
     ) -> Steps[bool]:
         """Nothing more of a replay is stored, and what has not run is to be taken back."""
+        ...
+
+    # -- numbers ------------------------------------------------------------------------------
+
+    def numbers(
+        self, connection: Connection, consumer: str, counts: Sequence[Count]
+    ) -> Steps[dict[Count, Numbers]]:
+        """What is known of these counts; nothing of those that have not begun."""
+        ...
+
+    def keep_early(
+        self, connection: Connection, consumer: str, early: Sequence[Early]
+    ) -> Steps[Collection[tuple[Count, int]]]:
+        """Keep messages until their numbers are due; answers the numbers that were taken."""
+        ...
+
+    def move_on(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
+        """Note where counts are, and store what is admitted by that."""
+        ...
+
+    def gaps(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        age: float = 0,
+        key: str | None = None,
+        limit: int = 100,
+    ) -> Steps[list[Gap]]:
+        """The numbers that are waited for since so many seconds, the longest first."""
+        ...
+
+    def cut_counts(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
+        """Counts whose next number waits already: there were too many to store at once."""
+        ...
+
+    def try_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
+        """Lock a key, if it is free."""
+        ...
+
+    def waits_for(
+        self, connection: Connection, consumer: str, gap: Gap, *, age: float
+    ) -> Steps[bool]:
+        """Whether it is still this number that is waited for, since so many seconds."""
+        ...
+
+    def act_on_gap(
+        self, connection: Connection, consumer: str, gap: str, deed: Deed
+    ) -> Steps[None]:
+        """Write down that a gap was skipped."""
         ...
 
     # -- the schema ---------------------------------------------------------------------------

@@ -74,6 +74,11 @@ class Status(msgspec.Struct, frozen=True):
     retrying: int
     parked: int
     alone: int
+    early: int
+    """How many wait for numbers before their own."""
+    gaps: int
+    """How many keys wait for a number."""
+    oldest_gap: datetime | None
     oldest_pending: datetime | None
     dead: Sequence[DeadCount]
     rates: Mapping[int, Rates]
@@ -161,6 +166,7 @@ class Reading(Dialect):
         some = {"consumer": consumer, "limit": MANY, "now": self._kept(datetime.now(UTC))}
         pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
         oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
+        early = (yield from connection.fetch(self._sql["count_early"], some))[0]
         dead = yield from connection.fetch(self._sql["count_dead"], some)
         workers = yield from connection.fetch(self._sql["workers"], some)
         parts = yield from connection.fetch(self._sql["all_positions"], some)
@@ -176,6 +182,9 @@ class Reading(Dialect):
             retrying=retrying,
             parked=parked,
             alone=alone,
+            early=int(early[0]),
+            gaps=int(early[1]),
+            oldest_gap=self._moment(early[2]),
             oldest_pending=self._moment(oldest[0][0]) if oldest else None,
             dead=[DeadCount(*row) for row in dead],
             rates=rates,
@@ -244,9 +253,12 @@ class Reading(Dialect):
 
     def _waits(self, connection: Connection, consumer: str, seen: Seen) -> Steps[str | None]:
         """What a pending message waits for, in words."""
+        params = {"consumer": consumer, "seq": seen.seq}
+        if seen.state == "early":
+            found = yield from connection.fetch(self._sql["early_of"], params)
+            return _until(*found[0]) if found else None
         if seen.state != "pending":
             return None
-        params = {"consumer": consumer, "seq": seen.seq}
         found = yield from connection.fetch(self._sql["waits"], params)
         if not found:
             return None
@@ -290,3 +302,8 @@ class Reading(Dialect):
                 for name, value in zip(fields, row, strict=True)
             )
         )
+
+
+def _until(number: int, following: int | None) -> str:
+    missing = "what comes before" if following is None else f"number {following}"
+    return f"for {missing} of its key: its own is {number}"

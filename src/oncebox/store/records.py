@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,14 @@ class Answer:
     duplicate = "d"
     other_bytes = "x"
     too_late = "l"
+    early = "e"
+    """New, and kept until the numbers before its own have come."""
+    stored = "q"
+    """New, and stored behind what waited for its number, or for the numbers before."""
+    late_number = "s"
+    """New, but its number was admitted or given up before."""
+    number_taken = "t"
+    """New, but another message waits under its number."""
     refused = "i"
     """Nothing was claimed: the transaction's snapshot may be older than the truth."""
 
@@ -200,6 +208,46 @@ class Replay(msgspec.Struct, frozen=True):
     def is_over(self) -> bool:
         """Whether nothing of it will run any more, unless a dead letter is put back."""
         return self.state == "cancelled" or (self.state == "stored" and not self.waiting)
+
+
+class Count(NamedTuple):
+    """What is counted: the messages of a key, within an epoch."""
+
+    key: str
+    epoch: str
+
+
+class Early(msgspec.Struct, frozen=True):
+    """A message that is kept until its number is due."""
+
+    arrival: Arrival
+    seq: int | None
+    """None where only its number is kept: the message itself is quarantined."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A step of a count."""
+
+    count: Count
+    next: int | None
+    waits: bool
+    """Whether anybody waits for the next number."""
+    admitted: Sequence[int] = ()
+    """The numbers to store now, in order."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A number of a key that is waited for."""
+
+    key: str
+    epoch: str
+    next: int | None
+    """The number that is missing; None where it is not known what the first is."""
+    lowest: int
+    """The lowest of those that wait."""
+    early: int
+    """How many wait."""
+    waiting_since: datetime
 
 
 class Deed(msgspec.Struct, frozen=True):

@@ -175,7 +175,9 @@ class Replaying(Dialect):
         self, connection: Connection, consumer: str, replay: int, pace: float | None
     ) -> Steps[bool]:
         if (yield from self._has_ample(connection, replay)):
-            yield from self._move(connection, replay, rest=SOON / 5)  # another replay may go on
+            yield from self._move_replay(
+                connection, replay, rest=SOON / 5
+            )  # another replay may go on
             return False
         items = yield from self._next_items(connection, replay, pace)
         stored = 0
@@ -185,7 +187,7 @@ class Replaying(Dialect):
             yield from self._release(connection, consumer, keys)
             done = {"replay": replay, "seqs": self._list([item.seq for item in items])}
             yield from connection.execute(self._sql["forget_items"], done)
-        yield from self._move(
+        yield from self._move_replay(
             connection,
             replay,
             stored=stored,
@@ -223,7 +225,7 @@ class Replaying(Dialect):
             items += [ReplayItem(*row) for row in found]
         return items
 
-    def _move(
+    def _move_replay(
         self,
         connection: Connection,
         replay: int,
@@ -264,7 +266,7 @@ class Replaying(Dialect):
             return False
         replay = int(found[0][0])
         dropped = yield from self._drop_items(connection, replay)
-        yield from self._move(connection, replay, stored=dropped, cancelled=dropped)
+        yield from self._move_replay(connection, replay, stored=dropped, cancelled=dropped)
         yield from self._act_on(connection, consumer, replay, name, deed)
         return True
 
@@ -272,7 +274,7 @@ class Replaying(Dialect):
         wanted = {"replay": replay, "limit": AT_ONCE}
         left = yield from connection.fetch(self._sql["replay_left"], wanted)
         if not left:
-            yield from self._move(connection, replay, state="cancelled")
+            yield from self._move_replay(connection, replay, state="cancelled")
             return
         keys = sorted({key for _, _, key in left if key is not None})
         taken = yield from self._take_back(
@@ -285,4 +287,4 @@ class Replaying(Dialect):
         yield from self._release(connection, consumer, keys)
         # What somebody runs at the moment is left to him: it may come back.
         rest = 0 if taken else SOON
-        yield from self._move(connection, replay, cancelled=taken, rest=rest)
+        yield from self._move_replay(connection, replay, cancelled=taken, rest=rest)

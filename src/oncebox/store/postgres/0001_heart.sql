@@ -295,33 +295,3 @@ BEGIN
   END IF;
 END
 $guard$;
-
--- name: message
--- One row per message, with its state, for people and reporting tools. Replays are not part of it.
-CREATE VIEW {message} AS
-SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.source, i.coordinates,
-       i.occurred_at, i.received_at, i.payload IS NOT NULL AS has_payload,
-       CASE
-         WHEN p.seq IS NOT NULL THEN 'pending'
-         WHEN d.seq IS NOT NULL THEN d.state
-         WHEN EXISTS (SELECT 1 FROM {action} x
-                      WHERE x.consumer = i.consumer AND x.origin = i.origin
-                        AND x.message_id = i.message_id AND x.act = 'discard' AND x.replay = 0)
-         THEN 'discarded'
-         ELSE 'done'
-       END AS state,
-       d.reason,
-       coalesce(p.attempts, d.attempts, (
-         SELECT max(a.number) FROM {attempt} a
-         WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
-           AND a.replay = 0
-       ), 1) AS attempts,
-       CASE WHEN p.seq IS NULL AND d.seq IS NULL THEN coalesce((
-         SELECT max(a.ended_at) FROM {attempt} a
-         WHERE a.consumer = i.consumer AND a.origin = i.origin AND a.message_id = i.message_id
-           AND a.replay = 0
-       ), i.received_at) END AS processed_at,
-       coalesce(p.last_error, d.error) AS last_error
-FROM {inbox} i
-LEFT JOIN {pending} p ON p.consumer = i.consumer AND p.seq = i.seq
-LEFT JOIN {dead} d ON d.consumer = i.consumer AND d.seq = i.seq;

@@ -11,10 +11,11 @@ from oncebox.store.postgres.drain import Draining
 from oncebox.store.postgres.keeping import Forgetful
 from oncebox.store.postgres.position import Positioned
 from oncebox.store.postgres.replay import Replayed
+from oncebox.store.postgres.sequence import Sequenced
 from oncebox.store.reading import Reading
 
 
-class PostgresStore(Draining, Positioned, Letters, Replayed, Forgetful, Reading):
+class PostgresStore(Draining, Positioned, Letters, Replayed, Sequenced, Forgetful, Reading):
     """PostgreSQL 14 and newer."""
 
     def _moment(self, value: Any) -> datetime | None:

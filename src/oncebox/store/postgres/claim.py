@@ -63,6 +63,18 @@ class Claiming(Migrated):
         params["alone"] = _column([a.delivery.redelivered or None for a in arrivals])
         return (yield from self._claimed(connection, "receive", params))
 
+    def keep(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
+        new = rows.received_rows(arrivals, claims)
+        if new:
+            params = {"consumer": consumer, **_columns(new)}
+            yield from connection.execute(self._sql["store_pending"], params)
+
     def _claimed(self, connection: Connection, name: str, params: rows.Row) -> Steps[Claims]:
         found = yield from connection.fetch(self._sql[name], params)
         answers, seqs, xid = found[0]
@@ -158,8 +170,8 @@ class Claiming(Migrated):
                 ("store_dead", rows.dead_rows(left)),
             ):
                 if table:
-                    columns = {column: [row[column] for row in table] for column in table[0]}
-                    yield from connection.execute(self._sql[name], {**context, **columns})
+                    params = {**context, **_columns(table)}
+                    yield from connection.execute(self._sql[name], params)
         if any(entry.ran for entry in left):
             attempts = rows.attempt_columns(left)
             yield from connection.execute(self._sql["store_attempts"], {**context, **attempts})
@@ -194,6 +206,11 @@ class Claiming(Migrated):
 def milliseconds(seconds: float | None) -> str | None:
     """A time span as PostgreSQL reads it."""
     return None if seconds is None else f"{seconds * 1000:.0f}ms"
+
+
+def _columns(table: Sequence[rows.Row]) -> rows.Row:
+    """Rows as columns."""
+    return {name: [row[name] for row in table] for name in table[0]}
 
 
 def _column(values: list[Any]) -> list[Any] | None:

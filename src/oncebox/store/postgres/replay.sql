@@ -89,8 +89,10 @@ SELECT count(*) FROM (
 
 -- name: be_polite
 -- Who waits for locks of keys, and keeps others waiting meanwhile, does not wait for long; and if he
--- is stopped, he is ended.
-SELECT set_config('lock_timeout', '1s', true), {fence}('30s');
+-- is stopped, he is ended. Messages are looked up one by one, whatever was known of the tables when
+-- the plan was made.
+SELECT set_config('lock_timeout', '1s', true), set_config('enable_seqscan', 'off', true),
+       {fence}('30s');
 
 -- name: next_items
 -- What a replay is to store next, in the order of old.
@@ -120,6 +122,7 @@ JOIN {inbox} i ON i.consumer = :consumer AND i.origin = w.origin AND i.message_i
 WHERE i.payload IS NOT NULL
   AND NOT EXISTS (SELECT FROM {pending} p WHERE p.seq = i.seq)
   AND NOT EXISTS (SELECT FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
+  AND NOT EXISTS (SELECT FROM {early} e WHERE e.seq = i.seq AND e.consumer = i.consumer)
 RETURNING seq;
 
 -- name: forget_items

@@ -49,6 +49,7 @@ WITH gone AS (
       AND (i.minted_at IS NULL OR i.minted_at < :mark)
       AND NOT EXISTS (SELECT FROM {pending} p WHERE p.seq = i.seq)
       AND NOT EXISTS (SELECT FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
+      AND NOT EXISTS (SELECT FROM {early} e WHERE e.seq = i.seq AND e.consumer = i.consumer)
       AND NOT EXISTS (SELECT FROM {replay_item} r WHERE r.consumer = i.consumer
                       AND r.origin = i.origin AND r.message_id = i.message_id)
       AND NOT EXISTS (SELECT FROM {pending} p WHERE p.replay > 0 AND p.consumer = i.consumer

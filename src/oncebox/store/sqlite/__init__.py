@@ -12,10 +12,11 @@ from oncebox.store.sqlite.drain import Draining
 from oncebox.store.sqlite.keeping import Forgetful
 from oncebox.store.sqlite.position import Positioned
 from oncebox.store.sqlite.replay import Replayed
+from oncebox.store.sqlite.sequence import Sequenced
 from oncebox.store.sqlite.values import instant, json, later, microseconds, now
 
 
-class SqliteStore(Draining, Positioned, Letters, Replayed, Forgetful, Reading):
+class SqliteStore(Draining, Positioned, Letters, Replayed, Sequenced, Forgetful, Reading):
     """SQLite 3.37 and newer."""
 
     def _moment(self, value: Any) -> datetime | None:

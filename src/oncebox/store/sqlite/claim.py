@@ -67,13 +67,22 @@ class Claiming(Migrated):
         timeout: float | None = None,
     ) -> Steps[Claims]:
         claims = yield from self.claim(connection, consumer, arrivals, keep_payload=keep_payload)
+        yield from self.keep(connection, consumer, arrivals, claims)
+        return claims
+
+    def keep(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
         new = [
             _bound({"consumer": consumer, **row}, now())
             for row in rows.received_rows(arrivals, claims)
         ]
         if new:
             yield from connection.execute_many(self._sql["store_pending"], new)
-        return claims
 
     def _known(
         self, connection: Connection, consumer: str, arrivals: Sequence[Arrival]

@@ -6,6 +6,20 @@ SELECT count(*) FILTER (WHERE available_at IS NULL),
        count(*) FILTER (WHERE alone)
 FROM (SELECT available_at, alone FROM {pending} WHERE consumer = :consumer LIMIT :limit) p;
 
+-- name: count_early
+-- How many messages wait for numbers, of how many keys, and since when the oldest number is missing.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {early} WHERE consumer = :consumer AND seq IS NOT NULL
+                              LIMIT :limit) e),
+       count(*), min(waiting_since)
+FROM (SELECT waiting_since FROM {sequence} WHERE consumer = :consumer AND waiting_since IS NOT NULL
+      LIMIT :limit) s;
+
+-- name: early_of
+-- What a message waits for that came early.
+SELECT e.number, s.next FROM {early} e
+JOIN {sequence} s ON s.consumer = e.consumer AND s.key = e.key AND s.epoch = e.epoch
+WHERE e.consumer = :consumer AND e.seq = :seq;
+
 -- name: oldest_pending
 -- When the message arrived that waits for the longest time. Those of replays arrived long ago.
 SELECT i.received_at

@@ -110,7 +110,8 @@ FROM {inbox} i
 WHERE i.consumer = :consumer AND i.origin = :origin AND i.message_id = :id
   AND i.payload IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = i.seq)
-  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer);
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
+  AND NOT EXISTS (SELECT 1 FROM {early} e WHERE e.seq = i.seq AND e.consumer = i.consumer);
 
 -- name: count_from
 -- How many were stored with these numbers.

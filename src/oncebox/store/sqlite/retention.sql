@@ -45,6 +45,7 @@ WHERE i.received_at >= :low AND i.received_at < :high AND i.consumer = :consumer
   AND (i.minted_at IS NULL OR i.minted_at < :mark)
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = i.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
+  AND NOT EXISTS (SELECT 1 FROM {early} e WHERE e.seq = i.seq AND e.consumer = i.consumer)
   AND NOT EXISTS (SELECT 1 FROM {replay_item} r WHERE r.consumer = i.consumer
                   AND r.origin = i.origin AND r.message_id = i.message_id)
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.replay > 0 AND p.consumer = i.consumer

@@ -1,0 +1,209 @@
+"""Gaps: numbers of keys that are waited for, and what is done when they do not come."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Protocol
+
+from oncebox import reports
+from oncebox.audit import checked_deed
+from oncebox.database import UNGUARDED, Again, committed, seen, transact
+from oncebox.database.contract import Database, Work
+from oncebox.database.steps import arun, run
+from oncebox.errors import NotFound
+from oncebox.retention import is_behind
+from oncebox.sequence import Gaps, Numbers, admit
+from oncebox.store.contract import Steps, Store
+from oncebox.store.records import Count, Deed, Gap, Move
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks."""
+
+AT_ONCE = 20
+"""Gaps that are looked at between two units of work."""
+
+
+class Home(Protocol):
+    """What gaps need of their inbox."""
+
+    name: str
+
+    def _database_for(self, is_async: bool) -> Steps[Database]: ...
+
+    @property
+    def _store(self) -> Store: ...
+
+
+class KeyGaps:
+    """The numbers that are waited for, where messages of a key are numbered: `inbox.gaps`."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def find(self, *, key: str | None = None, limit: int = 100) -> list[Gap]:
+        """The gaps, the oldest first."""
+        return run(self._find(key, limit, is_async=False))
+
+    async def afind(self, *, key: str | None = None, limit: int = 100) -> list[Gap]:
+        """See find()."""
+        return await arun(self._find(key, limit, is_async=True))
+
+    def skip(self, key: str, *, why: str, by: str | None = None) -> list[Gap]:
+        """Go on without the numbers that a key waits for; answers the gaps that were skipped.
+
+        Whatever carries one of them and comes later is quarantined.
+        """
+        return run(self._skip(key, why, by, is_async=False))
+
+    async def askip(self, key: str, *, why: str, by: str | None = None) -> list[Gap]:
+        """See skip()."""
+        return await arun(self._skip(key, why, by, is_async=True))
+
+    def _find(self, key: str | None, limit: int, *, is_async: bool) -> Steps[list[Gap]]:
+        database = yield from self._home._database_for(is_async)
+        look = partial(self._home._store.gaps, consumer=self._home.name, key=key, limit=limit)
+        return (yield from seen(database, look))
+
+    def _skip(self, key: str, why: str, by: str | None, *, is_async: bool) -> Steps[list[Gap]]:
+        deed = checked_deed("skip", by, why)
+        found = yield from self._find(key, AT_ONCE, is_async=is_async)
+        if not found:
+            raise NotFound(f"key {key!r} waits for no number")
+        database = yield from self._home._database_for(is_async)
+        skipped = []
+        for gap in found:
+            skip = partial(
+                skip_gap, store=self._home._store, consumer=self._home.name, gap=gap, deed=deed
+            )
+            if (yield from committed(database, skip)):
+                skipped.append(gap)
+        return skipped
+
+
+def skip_gap(
+    work: Work, *, store: Store, consumer: str, gap: Gap, deed: Deed, age: float = 0
+) -> Steps[bool]:
+    """Go on with the lowest number that waits, if it is still this gap, and its key is free."""
+    if not (yield from store.try_key(work, consumer, gap.key)):
+        return False
+    if not (yield from store.waits_for(work, consumer, gap, age=age)):
+        return False
+    count = Count(gap.key, gap.epoch)
+    known = (yield from store.numbers(work, consumer, [count])).get(count)
+    if known is None or not known.early:
+        return False
+    first = known.early[0]
+    yield from _go_on(work, store, consumer, count, Numbers(first, known.early, known.is_cut))
+    yield from store.act_on_gap(work, consumer, _described(gap, first), deed)
+    return True
+
+
+def continue_count(work: Work, *, store: Store, consumer: str, count: Count) -> Steps[bool]:
+    """Store what waits for nothing any more: there was too much to be stored at once."""
+    if not (yield from store.try_key(work, consumer, count.key)):
+        return False
+    known = (yield from store.numbers(work, consumer, [count])).get(count)
+    if known is None or known.next not in known.early[:1]:
+        return False
+    yield from _go_on(work, store, consumer, count, known)
+    return True
+
+
+def _go_on(work: Work, store: Store, consumer: str, count: Count, known: Numbers) -> Steps[None]:
+    admission = admit(known, [])
+    move = Move(count, admission.next, admission.has_early, admission.admitted)
+    yield from store.move_on(work, consumer, [move])
+
+
+def _described(gap: Gap, first: int) -> str:
+    epoch = f" of epoch {gap.epoch!r}" if gap.epoch else ""
+    missing = f"up to {first - 1}" if gap.next is None else f"{gap.next} to {first - 1}"
+    return f"key {gap.key!r}{epoch}: numbers {missing}"
+
+
+class GapKeeper:
+    """Sees to gaps whose time is over, one transaction at a time."""
+
+    def __init__(self, database: Database, store: Store, consumer: str, gaps: Gaps) -> None:
+        self._database = database
+        self._store = store
+        self._consumer = consumer
+        self._gaps = gaps
+        self._look_at = 0.0
+        self._clear_since: float | None = time.monotonic()
+        """Since when nothing has lagged behind, as far as we have seen; None: for ever."""
+        self._told: set[Gap] = set()
+
+    def hurry(self) -> None:
+        """Whoever drains once in a while has no time to watch: what is overdue is skipped."""
+        self._clear_since = None
+
+    def step(self) -> Steps[bool]:
+        """Go on where a number was waited for long enough; says whether anything was done."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + LOOK_EVERY
+        store, consumer = self._store, self._consumer
+        cut = yield from seen(self._database, partial(store.cut_counts, consumer=consumer))
+        done = False
+        for count in cut:
+            go_on = partial(continue_count, store=store, consumer=consumer, count=count)
+            done = (yield from self._try(go_on)) or done
+        age = self._gaps.limit.total_seconds()
+        look = partial(store.gaps, consumer=consumer, age=age, limit=AT_ONCE)
+        due = yield from seen(self._database, look)
+        if due and (yield from self._is_clear()):
+            for gap in due:
+                done = (yield from self._end(gap, age)) or done
+        if done:
+            self._look_at = 0.0
+        return done
+
+    def _is_clear(self) -> Steps[bool]:
+        """Whether nothing has lagged behind for long enough: the number may be still to come."""
+        sight = yield from seen(self._database, partial(self._store.sight, consumer=self._consumer))
+        now = time.monotonic()
+        if any(is_behind(part) for part in sight.parts):
+            self._clear_since = now
+        limit = self._gaps.limit.total_seconds()
+        return self._clear_since is None or now - self._clear_since >= limit
+
+    def _end(self, gap: Gap, age: float) -> Steps[bool]:
+        is_long = gap.next is not None and gap.lowest - gap.next > self._gaps.longest
+        if self._gaps.then == "hold" or is_long:
+            self._tell(gap, "and is held" if not is_long else "and too many are missing to go on")
+            return False
+        deed = Deed("skip", "oncebox", f"not come within {age:g} seconds")
+        skip = partial(
+            skip_gap, store=self._store, consumer=self._consumer, gap=gap, deed=deed, age=age
+        )
+        if not (yield from self._try(skip)):
+            return False
+        reports.logger.warning(
+            "%s: skipped %s; they did not come", self._consumer, _described(gap, gap.lowest)
+        )
+        return True
+
+    def _tell(self, gap: Gap, why: str) -> None:
+        name = Gap(gap.key, gap.epoch, gap.next, 0, 0, gap.waiting_since)
+        if name not in self._told:
+            self._told.add(name)
+            reports.logger.error(
+                "%s: %s did not come: the key waits, %s; see `oncebox gaps`",
+                self._consumer,
+                _described(gap, gap.lowest),
+                why,
+            )
+
+    def _try(self, body: partial[Steps[bool]]) -> Steps[bool]:
+        def whole(work: Work) -> Steps[bool]:
+            yield from work.begin()
+            done = yield from body(work)
+            yield from work.commit(*UNGUARDED)
+            return done
+
+        try:
+            return (yield from transact(self._database, whole))
+        except Again:  # the next time
+            return False

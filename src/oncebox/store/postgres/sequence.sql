@@ -1,0 +1,76 @@
+-- name: numbers
+-- How far the numbers of some keys are, and the lowest of those that wait.
+SELECT u.key, u.epoch, s.next, s.key IS NOT NULL,
+       ARRAY(SELECT e.number FROM {early} e
+             WHERE e.consumer = :consumer AND e.key = u.key AND e.epoch = u.epoch
+             ORDER BY e.number LIMIT :limit)
+FROM unnest(:keys::text[], :epochs::text[]) AS u (key, epoch)
+LEFT JOIN {sequence} s ON s.consumer = :consumer AND s.key = u.key AND s.epoch = u.epoch;
+
+-- name: put_early
+-- Keep messages until their numbers are due; those whose numbers are taken are not kept.
+INSERT INTO {early} (consumer, key, epoch, number, seq, lane, origin, message_id, type, version,
+                     payload, headers, source, coordinates, occurred_at, alone)
+SELECT :consumer, key, epoch, number, seq, lane, origin, message_id, type, version,
+       payload, headers::json, source, coordinates, occurred_at, alone
+FROM unnest(:key::text[], :epoch::text[], :number::bigint[], :seq::bigint[], :lane::smallint[],
+            :origin::text[], :message_id::text[], :type::text[], :version::integer[],
+            :payload::bytea[], :headers::text[], :source::text[], :coordinates::text[],
+            :occurred_at::timestamptz[], :alone::boolean[])
+  AS u (key, epoch, number, seq, lane, origin, message_id, type, version, payload, headers, source,
+        coordinates, occurred_at, alone)
+ON CONFLICT (consumer, key, epoch, number) DO NOTHING
+RETURNING key, epoch, number;
+
+-- name: pull_early
+-- The time of some messages has come.
+SELECT {pull}(:consumer::text, :keys::text[], :epochs::text[], :numbers::bigint[]);
+
+-- name: move_numbers
+-- Which numbers are next, and since when they are missing: anew with every step, or none waits.
+INSERT INTO {sequence} AS s (consumer, key, epoch, next, waiting_since)
+SELECT :consumer, u.key, u.epoch, u.next, CASE WHEN u.waits THEN clock_timestamp() END
+FROM unnest(:keys::text[], :epochs::text[], :nexts::bigint[], :waits::boolean[])
+  AS u (key, epoch, next, waits)
+ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
+  waiting_since = CASE
+    WHEN excluded.waiting_since IS NOT NULL AND s.next IS NOT DISTINCT FROM excluded.next
+    THEN coalesce(s.waiting_since, excluded.waiting_since) ELSE excluded.waiting_since END;
+
+-- name: gaps
+-- The numbers that are waited for, the longest first.
+SELECT s.key, s.epoch, s.next,
+       (SELECT min(e.number) FROM {early} e
+        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
+       (SELECT count(*) FROM {early} e
+        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
+       s.waiting_since
+FROM {sequence} s
+WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
+  AND s.waiting_since <= clock_timestamp() - make_interval(secs => :age)
+  AND (:key::text IS NULL OR s.key = :key)
+ORDER BY s.waiting_since LIMIT :limit;
+
+-- name: cut_lines
+-- Keys whose next number waits already: there were too many to be stored at once.
+SELECT s.key, s.epoch FROM {sequence} s
+WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
+  AND EXISTS (SELECT FROM {early} e WHERE e.consumer = s.consumer AND e.key = s.key
+              AND e.epoch = s.epoch AND e.number = s.next)
+LIMIT :limit;
+
+-- name: waits_for
+-- Since when a number is missing: under the lock of the key, as long as nothing has changed.
+SELECT 1 FROM {sequence} s
+WHERE s.consumer = :consumer AND s.key = :key AND s.epoch = :epoch
+  AND s.next IS NOT DISTINCT FROM :next::bigint
+  AND s.waiting_since <= clock_timestamp() - make_interval(secs => :age);
+
+-- name: try_key
+-- The lock of a key, if it is free.
+SELECT pg_try_advisory_xact_lock(:lock::bigint);
+
+-- name: act_on_gap
+-- A gap was skipped.
+INSERT INTO {action} (consumer, act, by_whom, why, reason)
+VALUES (:consumer, :act, :by, :why, :gap);

@@ -1,0 +1,72 @@
+"""Sequencing on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oncebox.sequence import Numbers
+from oncebox.store.contract import Connection, Steps
+from oncebox.store.records import Count, Move
+from oncebox.store.sequencing import AT_ONCE, Sequencing
+from oncebox.store.sqlite.claim import Claiming
+from oncebox.store.sqlite.values import later, microseconds, now
+
+
+class Sequenced(Claiming, Sequencing):
+    """Nobody else can write meanwhile."""
+
+    def numbers(
+        self, connection: Connection, consumer: str, counts: Sequence[Count]
+    ) -> Steps[dict[Count, Numbers]]:
+        known = {}
+        for count in counts:
+            params = {"consumer": consumer, **count._asdict(), "limit": AT_ONCE}
+            found = yield from connection.fetch(self._sql["numbers"], params)
+            if found:
+                waiting = yield from connection.fetch(self._sql["early_numbers"], params)
+                early = [row[0] for row in waiting]
+                known[count] = Numbers(found[0][0], early, len(early) == AT_ONCE)
+        return known
+
+    def _put_early(
+        self, connection: Connection, rows: Sequence[Mapping[str, Any]]
+    ) -> Steps[list[Sequence[Any]]]:
+        kept: list[Sequence[Any]] = []
+        for row in rows:
+            bound = {**row, "occurred_at": microseconds(row["occurred_at"])}
+            kept += yield from connection.fetch(self._sql["put_early"], bound)
+        return kept
+
+    def _pull(
+        self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
+    ) -> Steps[None]:
+        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(numbers)})
+        first = drawn[0][0] - len(numbers) + 1
+        pulled = [
+            {"consumer": consumer, **count._asdict(), "number": number, "fresh": fresh}
+            for fresh, (count, number) in enumerate(numbers, start=first)
+        ]
+        for name in ("pull_early", "renumber", "drop_early"):
+            yield from connection.execute_many(self._sql[name], pulled)
+
+    def _move(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
+        at = now()
+        moved = [
+            {
+                "consumer": consumer,
+                **move.count._asdict(),
+                "next": move.next,
+                "waits": move.waits,
+                "now": at,
+            }
+            for move in moves
+        ]
+        yield from connection.execute_many(self._sql["move_numbers"], moved)
+
+    def try_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
+        yield from ()
+        return True
+
+    def _aged(self, age: float) -> dict[str, Any]:
+        return {"before": later(-age)}

@@ -1,0 +1,79 @@
+-- name: numbers
+-- How far the numbers of a key are.
+SELECT next FROM {sequence} WHERE consumer = :consumer AND key = :key AND epoch = :epoch;
+
+-- name: early_numbers
+-- The lowest numbers that wait.
+SELECT number FROM {early} WHERE consumer = :consumer AND key = :key AND epoch = :epoch
+ORDER BY number LIMIT :limit;
+
+-- name: put_early
+-- Keep a message until its number is due, unless that is taken.
+INSERT INTO {early} (consumer, key, epoch, number, seq, lane, origin, message_id, type, version,
+                     payload, headers, source, coordinates, occurred_at, alone)
+VALUES (:consumer, :key, :epoch, :number, :seq, :lane, :origin, :message_id, :type, :version,
+        :payload, :headers, :source, :coordinates, :occurred_at, :alone)
+ON CONFLICT (consumer, key, epoch, number) DO NOTHING
+RETURNING key, epoch, number;
+
+-- name: pull_early
+-- The time of a message has come: it is stored at the end of its key, to be released.
+INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload,
+                       headers, source, coordinates, occurred_at, alone, available_at)
+SELECT consumer, lane, :fresh, origin, message_id, type, version, key, payload,
+       headers, source, coordinates, occurred_at, alone, 9223372036854775807
+FROM {early} WHERE consumer = :consumer AND key = :key AND epoch = :epoch AND number = :number
+  AND seq IS NOT NULL;
+
+-- name: renumber
+-- The message has a new number in the order of arrivals.
+UPDATE {inbox} SET seq = :fresh WHERE seq = (
+  SELECT seq FROM {early}
+  WHERE consumer = :consumer AND key = :key AND epoch = :epoch AND number = :number
+);
+
+-- name: drop_early
+-- It does not wait any more.
+DELETE FROM {early}
+WHERE consumer = :consumer AND key = :key AND epoch = :epoch AND number = :number;
+
+-- name: move_numbers
+-- Which number is next, and since when it is missing: anew with every step, or none waits.
+INSERT INTO {sequence} AS s (consumer, key, epoch, next, waiting_since)
+VALUES (:consumer, :key, :epoch, :next, CASE WHEN :waits THEN :now END)
+ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
+  waiting_since = CASE
+    WHEN excluded.waiting_since IS NOT NULL AND s.next IS excluded.next
+    THEN coalesce(s.waiting_since, excluded.waiting_since) ELSE excluded.waiting_since END;
+
+-- name: gaps
+-- The numbers that are waited for, the longest first.
+SELECT s.key, s.epoch, s.next,
+       (SELECT min(e.number) FROM {early} e
+        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
+       (SELECT count(*) FROM {early} e
+        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
+       s.waiting_since
+FROM {sequence} s
+WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL AND s.waiting_since <= :before
+  AND (:key IS NULL OR s.key = :key)
+ORDER BY s.waiting_since LIMIT :limit;
+
+-- name: cut_lines
+-- Keys whose next number waits already: there were too many to be stored at once.
+SELECT s.key, s.epoch FROM {sequence} s
+WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
+  AND EXISTS (SELECT 1 FROM {early} e WHERE e.consumer = s.consumer AND e.key = s.key
+              AND e.epoch = s.epoch AND e.number = s.next)
+LIMIT :limit;
+
+-- name: waits_for
+-- Since when a number is missing, as long as nothing has changed.
+SELECT 1 FROM {sequence} s
+WHERE s.consumer = :consumer AND s.key = :key AND s.epoch = :epoch AND s.next IS :next
+  AND s.waiting_since <= :before;
+
+-- name: act_on_gap
+-- A gap was skipped.
+INSERT INTO {action} (consumer, act, by_whom, why, reason, acted_at)
+VALUES (:consumer, :act, :by, :why, :gap, :now);
