@@ -51,6 +51,7 @@ MIGRATIONS = [
     "0004_retention",
     "0005_replay",
     "0006_sequence",
+    "0007_archive",
 ]
 
 

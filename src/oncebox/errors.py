@@ -54,6 +54,10 @@ class DatabaseUnavailable(OnceboxError):
     """the database cannot be reached: nothing was committed, so settle nothing"""
 
 
+class ArchiveError(OnceboxError):
+    """the archive cannot be read or written"""
+
+
 class NotFound(OnceboxError):
     """there is nothing of that name or number"""
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
 
 from oncebox import reports
+from oncebox.archive import Folder, Writer, folder_of
+from oncebox.audit import checked_deed
 from oncebox.database import committed, seen
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
-from oncebox.errors import ConfigurationError
+from oncebox.errors import ArchiveError, ConfigurationError
+from oncebox.past import Which, checked_past
 from oncebox.retention import Horizon, Retention, horizon
-from oncebox.store.contract import Steps, Store
+from oncebox.store.contract import Call, Steps, Store
+from oncebox.store.records import Archived, Past
+
+T = TypeVar("T")
 
 EVERY = 600.0
 """Seconds between two turns, whoever takes them."""
+
+AT_ONCE = 500
+"""Messages that are forgotten or erased in one transaction, where they are known by name."""
 
 ASK_EVERY = 60.0
 """Seconds after which a process asks again whether it is its turn."""
@@ -33,6 +43,14 @@ class Purged(msgspec.Struct, frozen=True):
     forgotten: int
     held_by: Sequence[str] = ()
     """Why the mark is not where the retention would have it."""
+
+
+class Erased(msgspec.Struct, frozen=True):
+    """What an erasure came to."""
+
+    done: int
+    left: int
+    """How many were not erased: they are unfinished, or quarantined. Run or discard them first."""
 
 
 class Home(Protocol):
@@ -69,6 +87,39 @@ class Housekeeping:
         """See purge()."""
         return await arun(self._purge(progress, is_async=True))
 
+    def erase(
+        self,
+        *,
+        why: str,
+        by: str | None = None,
+        progress: Callable[[int], None] | None = None,
+        **which: Unpack[Which],
+    ) -> Erased:
+        """Erase payload, headers and error texts of finished messages; their ids stay.
+
+        Messages are chosen as for a replay, in whatever state. What is in an archive stays there.
+        """
+        return run(self._erase(why, by, progress, which, is_async=False))
+
+    async def aerase(
+        self,
+        *,
+        why: str,
+        by: str | None = None,
+        progress: Callable[[int], None] | None = None,
+        **which: Unpack[Which],
+    ) -> Erased:
+        """See erase()."""
+        return await arun(self._erase(why, by, progress, which, is_async=True))
+
+    def count_erasable(self, **which: Unpack[Which]) -> int:
+        """How many messages that match have a payload."""
+        return len(run(self._find_erasable(checked_past(which), is_async=False)))
+
+    async def acount_erasable(self, **which: Unpack[Which]) -> int:
+        """See count_erasable()."""
+        return len(await arun(self._find_erasable(checked_past(which), is_async=True)))
+
     # -- the steps --------------------------------------------------------------------------------
 
     def _preview(self, *, is_async: bool) -> Steps[tuple[Horizon, int]]:
@@ -91,17 +142,59 @@ class Housekeeping:
                 progress(passing.forgotten)
         return Purged(passing.mark, passing.forgotten, passing.held_by)
 
+    def _find_erasable(
+        self, past: Past, *, is_async: bool
+    ) -> Steps[list[tuple[str | None, str, str]]]:
+        if past == Past():
+            raise ConfigurationError("say which messages are meant: key, ids, ...")
+        database = yield from self._home._database_for(is_async)
+        find = partial(self._home._store.find_past, consumer=self._home.name, past=past)
+        found = yield from seen(database, find)
+        return [(key, origin, id) for key, origin, id, has_payload in found if has_payload]
+
+    def _erase(
+        self,
+        why: str,
+        by: str | None,
+        progress: Callable[[int], None] | None,
+        which: Which,
+        *,
+        is_async: bool,
+    ) -> Steps[Erased]:
+        deed = checked_deed("erase", by, why)
+        past = checked_past(which)
+        found = yield from self._find_erasable(past, is_async=is_async)
+        database = yield from self._home._database_for(is_async)
+        store, consumer = self._home._store, self._home.name
+        erased = 0
+        for first in range(0, len(found), AT_ONCE):
+            some = found[first : first + AT_ONCE]
+            erase = partial(store.erase, consumer=consumer, messages=some, deed=deed)
+            erased += yield from committed(database, erase)
+            if progress is not None:
+                progress(erased)
+        count = partial(store.count_strangers, consumer=consumer, past=past)
+        strangers = yield from seen(database, count)
+        return Erased(erased, len(found) - erased + strangers)
+
     def begin(self, database: Database) -> Steps[Pass]:
         """Set the mark, and find out what there is to do."""
         found = yield from self._horizon(database)
         store, consumer = self._home._store, self._home.name
-        wanted = found.mark
+        wanted, retention = found.mark, self._home.retention
         if wanted is None:
             return Pass(database, store, consumer, None, [], found.held_by)
+        held = yield from seen(database, lambda work: store.hold_until(work, consumer))
+        if held is not None:
+            why = f"messages were restored, and are kept until {held:%Y-%m-%d %H:%M}"
+            return Pass(database, store, consumer, None, [], [*found.held_by, why])
         # The mark comes first: whatever is forgotten after it is known to be old.
         mark = yield from committed(database, lambda work: store.set_mark(work, consumer, wanted))
         windows = yield from seen(database, lambda work: store.old_windows(work, consumer, mark))
-        return Pass(database, store, consumer, mark, windows, found.held_by)
+        if retention is None or retention.archive is None:
+            return Pass(database, store, consumer, mark, windows, found.held_by)
+        folder = folder_of(retention.archive)
+        return ArchivingPass(folder, database, store, consumer, mark, windows, found.held_by)
 
     def _horizon(self, database: Database) -> Steps[Horizon]:
         if self._home.retention is None:
@@ -137,7 +230,10 @@ class Pass:
     def step(self) -> Steps[bool]:
         """One transaction; says whether there was anything to do."""
         mark = self.mark
-        if mark is None or not self._left:
+        if mark is None:
+            return False
+        if not self._left:
+            yield from self._forget_counters(mark)
             return False
         window = self._left.pop()
         self.forgotten += yield from committed(
@@ -145,6 +241,79 @@ class Pass:
             lambda work: self._store.forget(work, self._consumer, mark, window),
         )
         return True
+
+    def _forget_counters(self, mark: datetime) -> Steps[None]:
+        forget = partial(self._store.forget_counters, consumer=self._consumer, mark=mark)
+        yield from committed(self._database, forget)
+
+
+class ArchivingPass(Pass):
+    """One purge that writes everything into an archive before it is forgotten.
+
+    Some windows are written into a file, the file is read back, what is in it is forgotten,
+    and so on. Whatever dies in between: everything is in the database, or in a finished file.
+    """
+
+    def __init__(self, folder: Folder, *common: Any) -> None:
+        super().__init__(*common)
+        self._folder = folder
+        self._writer: Writer | None = None
+        self._written: list[Archived] = []
+        self._archived: list[Archived] = []
+
+    def step(self) -> Steps[bool]:
+        """One step; raises ArchiveError where the archive cannot be written."""
+        if self._archived:
+            yield from self._forget_some()
+        elif self._writer is not None and (self._writer.is_full or not self._left):
+            yield from self._finish(self._writer)
+        elif self.mark is not None and self._left:
+            yield from self._write(self.mark, self._left.pop())
+        elif self.mark is not None:
+            yield from self._forget_counters(self.mark)
+            return False
+        else:
+            return False
+        return True
+
+    def _write(self, mark: datetime, window: Any) -> Steps[None]:
+        read = partial(self._store.old_messages, consumer=self._consumer, mark=mark, window=window)
+        found = yield from seen(self._database, read)
+        if not found:
+            return
+        if self._writer is None:
+            first = found[0].received_at
+            make = partial(Writer, self._folder, self._consumer, first)
+            self._writer = yield from self._safely(make)
+        yield from self._safely(partial(self._writer.add, found))
+        self._written += [
+            Archived(record.origin, record.id, len(record.runs), record.body is not None)
+            for record in found
+        ]
+
+    def _finish(self, writer: Writer) -> Steps[None]:
+        yield from self._safely(writer.finish)
+        self._archived, self._written, self._writer = self._written, [], None
+
+    def _forget_some(self) -> Steps[None]:
+        some, self._archived = self._archived[:AT_ONCE], self._archived[AT_ONCE:]
+        forget = partial(self._store.forget_these, consumer=self._consumer, messages=some)
+        self.forgotten += yield from committed(self._database, forget)
+
+    def _safely(self, work: Callable[[], T]) -> Steps[T]:
+        """Do something with files, off the event loop; what fails leaves nothing behind."""
+        call: Call = partial(asyncio.to_thread, work) if self._database.is_async else work
+        try:
+            answer: T = yield call
+        except (OSError, EOFError, ArchiveError) as error:
+            if self._writer is not None:
+                self._writer.give_up()
+            self._writer, self._written, self._left = None, [], []
+            raise ArchiveError(
+                f"the archive cannot be written ({type(error).__name__}: {error}); nothing of it "
+                "was forgotten"
+            ) from error
+        return answer
 
 
 class Housekeeper:
@@ -162,9 +331,13 @@ class Housekeeper:
         if self._home.retention is None:
             return
         if self._pass is not None:
-            if not (yield from self._pass.step()):
+            try:
+                if (yield from self._pass.step()):
+                    return
                 self._tell(self._pass)
-                self._pass = None
+            except ArchiveError as error:
+                reports.logger.error("%s: %s; it is tried again later", self._home.name, error)
+            self._pass = None
         elif time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK_EVERY
             take = partial(self._home._store.take_turn, consumer=self._home.name, every=EVERY)

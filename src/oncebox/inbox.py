@@ -13,6 +13,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
+from oncebox.archive import folder_of
+from oncebox.archives import Archives
 from oncebox.claims import Claimer, Properties
 from oncebox.database import target
 from oncebox.database.contract import Database
@@ -111,10 +113,13 @@ class Inbox:
         self._lock = threading.Lock()
         self._slots = [0]
         self.retention = checked_retention(retention)
+        if self.retention is not None and self.retention.archive is not None:
+            folder_of(self.retention.archive)  # raises now what would be raised at night
         self._gaps = checked_gaps(gaps)
         self.dead = DeadLetters(self)
         self.gaps = KeyGaps(self)
         self.housekeeping = Housekeeping(self)
+        self.archives = Archives(self)
         self.look = Look(self)
         self.replays = Replays(self)
         self._chance = random.Random()

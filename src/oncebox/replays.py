@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
 
@@ -15,28 +14,14 @@ from oncebox.database import UNGUARDED, Again, committed, seen, transact
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound
+from oncebox.past import Which, checked_past
 from oncebox.store.contract import Steps, Store
 from oncebox.store.records import Past, Replay
 
 T = TypeVar("T")
 
-STATES = ("done", "discarded")
-"""What may be replayed: what is unfinished will run anyway."""
-
 LOOK_EVERY = 1.0
 """Seconds between two looks for replays while there are none."""
-
-
-class Which(TypedDict, total=False):
-    """Which messages are meant: those that match everything that is given."""
-
-    ids: Iterable[str] | None
-    origin: str | None
-    type: str | None
-    key: str | None
-    since: datetime | None
-    until: datetime | None
-    state: str
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -255,36 +240,6 @@ class Feeder:
         went_on = yield from self._store.go_on_replaying(work, self._consumer)
         yield from work.commit(*UNGUARDED)
         return went_on
-
-
-def checked_past(which: Which) -> Past:
-    """Which messages are meant. Raises ConfigurationError."""
-    unknown = sorted(set(which) - set(Which.__annotations__))
-    if unknown:
-        known = ", ".join(Which.__annotations__)
-        raise ConfigurationError(f"unknown filter {unknown[0]!r}; the filters are {known}")
-    values: dict[str, Any] = dict(which)
-    ids = values.get("ids")
-    if isinstance(ids, str):
-        raise ConfigurationError("ids is a list of message ids")
-    if ids is not None:
-        values["ids"] = sorted(set(ids))
-    for name in ("since", "until"):
-        values[name] = _checked_time(name, values.get(name))
-    if values.setdefault("state", "done") not in STATES:
-        raise ConfigurationError(
-            f"only messages that are {' or '.join(STATES)} can be replayed, not "
-            f"{values['state']!r} ones: they will run, or are put back by retry()"
-        )
-    return Past(**values)
-
-
-def _checked_time(name: str, value: Any) -> datetime | None:
-    if value is not None and not isinstance(value, datetime):
-        raise ConfigurationError(f"{name} is a datetime, not {value!r}")
-    if value is not None and value.tzinfo is None:
-        raise ConfigurationError(f"{name} needs a time zone: datetime(..., tzinfo=UTC)")
-    return None if value is None else value.astimezone(UTC)
 
 
 def _checked_name(name: Any) -> str:

@@ -24,8 +24,12 @@ class Retention(msgspec.Struct, frozen=True):
     """Messages are forgotten this many days after they arrived, if nothing is left to do."""
 
     days: float = 7
+    archive: str | None = None
+    """Where they are written before: a directory, or a URL that fsspec knows."""
 
     def __post_init__(self) -> None:
+        if self.archive is not None and not (isinstance(self.archive, str) and self.archive):
+            raise ConfigurationError(f"archive is a directory or a URL, not {self.archive!r}")
         number = isinstance(self.days, int | float) and not isinstance(self.days, bool)
         if not number or not 0 < self.days < 36_500:
             raise ConfigurationError(f"days is a number of days, not {self.days!r}")

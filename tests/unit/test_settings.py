@@ -40,7 +40,7 @@ def test_where_there_is_no_table_there_are_no_settings(file: Path) -> None:
     [
         ("worker = 2", "unknown setting 'worker' in {}, did you mean 'workers'?"),
         ("log_levle = 'INFO'", "unknown setting 'log_levle' in {}, did you mean 'log-level'?"),
-        ("colour = 'red'", "unknown setting 'colour' in {}, known are all, app, batch, "),
+        ("colour = 'red'", "unknown setting 'colour' in {}, known are all, app, at, batch, "),
         ("run = {batch = 3}", "unknown setting 'run' in {}, "),
         ("beat = 3", "unknown setting 'beat' in {}, "),
         ("numbers = 3", "unknown setting 'numbers' in {}, "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import oncebox
+from oncebox.cli.archive import archive, erase
 from oncebox.cli.dead import dead, discard, retry
 from oncebox.cli.demo import demo
 from oncebox.cli.gaps import gaps
@@ -45,6 +46,8 @@ for command in (
     replay,
     gaps,
     purge,
+    archive,
+    erase,
     demo,
 ):
     main.add_command(command)

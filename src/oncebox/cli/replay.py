@@ -28,7 +28,8 @@ from oncebox.cli.output import (
     progress_bar,
 )
 from oncebox.inbox import Inbox
-from oncebox.replays import STATES, Preview
+from oncebox.past import STATES
+from oncebox.replays import Preview
 from oncebox.store.records import Replay
 
 

@@ -14,6 +14,7 @@ from oncebox.retention import Sight
 from oncebox.sequence import Numbers
 from oncebox.store.records import (
     Advance,
+    Archived,
     Arrival,
     Claims,
     Count,
@@ -27,6 +28,7 @@ from oncebox.store.records import (
     Move,
     Past,
     Position,
+    Record,
     Replay,
     Stored,
     Taken,
@@ -318,6 +320,67 @@ class Store(Protocol):
         self, connection: Connection, consumer: str, mark: datetime, window: Any
     ) -> Steps[int]:
         """Forget what is older than the mark, and finished, with its attempts; says how many."""
+        ...
+
+    def forget_counters(self, connection: Connection, consumer: str, mark: datetime) -> Steps[None]:
+        """Forget the counters of old minutes."""
+        ...
+
+    # -- archives -----------------------------------------------------------------------------
+
+    def old_messages(
+        self, connection: Connection, consumer: str, mark: datetime, window: Any
+    ) -> Steps[list[Record]]:
+        """What may be forgotten within a window, with its attempts."""
+        ...
+
+    def forget_these(
+        self, connection: Connection, consumer: str, messages: Sequence[Archived]
+    ) -> Steps[int]:
+        """Forget messages that are archived, unless they have changed since; says how many."""
+        ...
+
+    def hold_until(self, connection: Connection, consumer: str) -> Steps[datetime | None]:
+        """Until when nothing is forgotten, because something was restored."""
+        ...
+
+    def begin_restore(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        keep: float,
+        last_seq: int,
+        file: str,
+        deed: Deed,
+    ) -> Steps[None]:
+        """Before a file is restored: nothing is forgotten for some seconds; numbers are free."""
+        ...
+
+    def restore(
+        self, connection: Connection, consumer: str, records: Sequence[Record]
+    ) -> Steps[int]:
+        """Bring messages back, with their attempts; says how many were not there."""
+        ...
+
+    def find_past(
+        self, connection: Connection, consumer: str, past: Past
+    ) -> Steps[list[Sequence[Any]]]:
+        """Messages that match, in any state: key, origin, id, whether there is a payload."""
+        ...
+
+    def count_strangers(self, connection: Connection, consumer: str, past: Past) -> Steps[int]:
+        """How many quarantined deliveries may be about the same, by their key or id."""
+        ...
+
+    def erase(
+        self,
+        connection: Connection,
+        consumer: str,
+        messages: Sequence[tuple[str | None, str, str]],
+        deed: Deed,
+    ) -> Steps[int]:
+        """Erase the payloads of messages, given by key, origin and id, that are finished."""
         ...
 
     # -- dead letters -------------------------------------------------------------------------

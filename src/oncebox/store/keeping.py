@@ -48,3 +48,8 @@ class Keeping(Dialect):
         params = {"consumer": consumer, "mark": self._kept(mark), "limit": MANY}
         found = yield from connection.fetch(self._sql["count_old"], params)
         return int(found[0][0])
+
+    def forget_counters(self, connection: Connection, consumer: str, mark: datetime) -> Steps[None]:
+        """Forget the counters of old minutes."""
+        params = {"consumer": consumer, "mark": self._kept(mark)}
+        yield from connection.execute(self._sql["forget_minutes"], params)

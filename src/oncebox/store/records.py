@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -297,3 +297,67 @@ class Entry(msgspec.Struct, frozen=True):
     duration: float | None = None
     stored: Stored | None = None
     """What the message was before, if it had been stored."""
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt, as it is archived."""
+
+    number: int
+    outcome: str
+    worker: str
+    ended_at: datetime
+    replay: int = 0
+    error: str | None = None
+    fingerprint: str | None = None
+    duration: float | None = None
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message, as it is archived: one line."""
+
+    seq: int
+    origin: str
+    id: str
+    type: str
+    version: int
+    received_at: datetime
+    key: str | None = None
+    payload: str | None = None
+    """The payload as text, where it is UTF-8."""
+    payload_base64: bytes | None = None
+    """The payload where it is not."""
+    content_hash: bytes | None = None
+    headers: str | None = None
+    """JSON, as it was stored."""
+    source: str | None = None
+    coordinates: str | None = None
+    occurred_at: datetime | None = None
+    minted_at: datetime | None = None
+    runs: Sequence[Run] = ()
+
+    @classmethod
+    def of(cls, payload: bytes | None, **fields: Any) -> Self:
+        """A record of a payload as it was stored."""
+        if payload is None:
+            return cls(**fields)
+        try:
+            return cls(**fields, payload=payload.decode())
+        except UnicodeDecodeError:
+            return cls(**fields, payload_base64=payload)
+
+    @property
+    def body(self) -> bytes | None:
+        """The payload."""
+        if self.payload_base64 is not None:
+            return self.payload_base64
+        return None if self.payload is None else self.payload.encode()
+
+
+class Archived(NamedTuple):
+    """A message that is in an archive, as far as needed to forget it."""
+
+    origin: str
+    id: str
+    runs: int
+    """How many attempts are archived with it."""
+    has_payload: bool

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from oncebox.store.archiving import Archiving, Name
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.keeping import Keeping
+from oncebox.store.postgres.claim import Claiming
+from oncebox.store.records import Archived, Record, Run
 
 
-class Forgetful(Keeping):
+class Forgetful(Claiming, Keeping, Archiving):
     """Old messages are where they are on the disk: a window is some pages."""
 
     def take_turn(self, connection: Connection, *, consumer: str, every: float) -> Steps[bool]:
@@ -27,5 +31,68 @@ class Forgetful(Keeping):
     ) -> Steps[int]:
         params = {"consumer": consumer, "mark": mark, "window": window}
         found = yield from connection.fetch(self._sql["forget"], params)
-        yield from connection.execute(self._sql["forget_minutes"], params)
         return int(found[0][0])
+
+    def _window(self, window: Any) -> dict[str, Any]:
+        return {"window": window}
+
+    def _names(self, names: Sequence[Name]) -> dict[str, Any]:
+        return {"origins": [origin for origin, _ in names], "ids": [id for _, id in names]}
+
+    def forget_these(
+        self, connection: Connection, consumer: str, messages: Sequence[Archived]
+    ) -> Steps[int]:
+        params = {
+            "consumer": consumer,
+            **self._names([(message.origin, message.id) for message in messages]),
+            "runs": [message.runs for message in messages],
+            "kept": [message.has_payload for message in messages],
+        }
+        yield from self._be_polite(connection)
+        found = yield from connection.fetch(self._sql["forget_these"], params)
+        return int(found[0][0])
+
+    def _restore(
+        self, connection: Connection, consumer: str, records: Sequence[Record]
+    ) -> Steps[list[Sequence[Any]]]:
+        params = {
+            "consumer": consumer,
+            **self._names([(record.origin, record.id) for record in records]),
+            "seqs": [record.seq for record in records],
+            "types": [record.type for record in records],
+            "versions": [record.version for record in records],
+            "keys": [record.key for record in records],
+            "payloads": [record.body for record in records],
+            "hashes": [record.content_hash for record in records],
+            "headers": [record.headers for record in records],
+            "sources": [record.source for record in records],
+            "coordinates": [record.coordinates for record in records],
+            "occurred": [record.occurred_at for record in records],
+            "minted": [record.minted_at for record in records],
+            "received": [record.received_at for record in records],
+        }
+        return (yield from connection.fetch(self._sql["restore"], params))
+
+    def _restore_runs(
+        self, connection: Connection, consumer: str, runs: Sequence[tuple[Name, Run]]
+    ) -> Steps[None]:
+        params = {
+            "consumer": consumer,
+            **self._names([name for name, _ in runs]),
+            "replays": [run.replay for _, run in runs],
+            "numbers": [run.number for _, run in runs],
+            "outcomes": [run.outcome for _, run in runs],
+            "errors": [run.error for _, run in runs],
+            "fingerprints": [run.fingerprint for _, run in runs],
+            "durations": [run.duration for _, run in runs],
+            "workers": [run.worker for _, run in runs],
+            "ended": [run.ended_at for _, run in runs],
+        }
+        yield from connection.execute(self._sql["restore_runs"], params)
+
+    def _lock_names(
+        self, connection: Connection, consumer: str, keys: Sequence[str | None]
+    ) -> Steps[None]:
+        yield from self._check_isolation(connection)
+        yield from self._be_polite(connection)
+        yield from self._lock_keys(connection, consumer, keys)

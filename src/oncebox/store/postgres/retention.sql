@@ -42,21 +42,14 @@ WHERE consumer = :consumer AND received_at < :mark ORDER BY w;
 -- for the next time.
 WITH gone AS (
   DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-    SELECT i.ctid FROM {inbox} i
-    WHERE i.ctid >= ('(' || :window::bigint * 64 || ',0)')::tid
-      AND i.ctid < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
-      AND i.consumer = :consumer AND i.received_at < :mark
-      AND (i.minted_at IS NULL OR i.minted_at < :mark)
-      AND NOT EXISTS (SELECT FROM {pending} p WHERE p.seq = i.seq)
-      AND NOT EXISTS (SELECT FROM {dead} d WHERE d.seq = i.seq AND d.consumer = i.consumer)
-      AND NOT EXISTS (SELECT FROM {early} e WHERE e.seq = i.seq AND e.consumer = i.consumer)
-      AND NOT EXISTS (SELECT FROM {replay_item} r WHERE r.consumer = i.consumer
-                      AND r.origin = i.origin AND r.message_id = i.message_id)
-      AND NOT EXISTS (SELECT FROM {pending} p WHERE p.replay > 0 AND p.consumer = i.consumer
-                      AND p.origin = i.origin AND p.message_id = i.message_id)
-      AND NOT EXISTS (SELECT FROM {dead} d WHERE d.replay > 0 AND d.consumer = i.consumer
-                      AND d.origin = i.origin AND d.message_id = i.message_id)
-    FOR UPDATE OF i SKIP LOCKED
+    SELECT f.place FROM {finished} f
+    WHERE f.place >= ('(' || :window::bigint * 64 || ',0)')::tid
+      AND f.place < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+      AND f.consumer = :consumer AND f.received_at < :mark
+      AND (f.minted_at IS NULL OR f.minted_at < :mark)
+      AND NOT EXISTS (SELECT FROM {consumer} c
+                      WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
+    FOR UPDATE OF f SKIP LOCKED
   ))
   RETURNING origin, message_id
 ), trail AS (
@@ -64,6 +57,128 @@ WITH gone AS (
   WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id
 )
 SELECT count(*) FROM gone;
+
+-- name: old_messages
+-- What is old and finished within some pages.
+SELECT f.seq, f.origin, f.message_id, f.type, f.version, f.received_at, f.key, f.payload,
+       f.content_hash, f.headers::text, f.source, f.coordinates, f.occurred_at, f.minted_at
+FROM {finished} f
+WHERE f.place >= ('(' || :window::bigint * 64 || ',0)')::tid
+  AND f.place < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+  AND f.consumer = :consumer AND f.received_at < :mark
+  AND (f.minted_at IS NULL OR f.minted_at < :mark)
+ORDER BY f.seq;
+
+-- name: runs_of
+-- The attempts of some messages.
+SELECT a.origin, a.message_id, a.number, a.outcome, a.worker, a.ended_at, a.replay, a.error,
+       a.fingerprint, a.duration
+FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id)
+JOIN {attempt} a ON a.consumer = :consumer AND a.origin = u.origin AND a.message_id = u.id
+ORDER BY a.id;
+
+-- name: forget_these
+-- Forget messages that are archived, and their attempts; not what has changed since.
+WITH wanted AS MATERIALIZED (
+  SELECT * FROM unnest(:origins::text[], :ids::text[], :runs::bigint[], :kept::boolean[])
+    AS u (origin, id, runs, kept)
+), gone AS (
+  DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+    SELECT f.place FROM wanted w
+    JOIN {finished} f ON f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
+    WHERE (f.payload IS NOT NULL) = w.kept
+      AND w.runs = (SELECT count(*) FROM {attempt} a WHERE a.consumer = :consumer
+                    AND a.origin = w.origin AND a.message_id = w.id)
+      AND NOT EXISTS (SELECT FROM {consumer} c
+                      WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
+    FOR UPDATE OF f SKIP LOCKED
+  ))
+  RETURNING origin, message_id
+), trail AS (
+  DELETE FROM {attempt} a USING gone g
+  WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id
+)
+SELECT count(*) FROM gone;
+
+-- name: hold_until
+-- Until when nothing is forgotten, if that is still to come.
+SELECT hold_until FROM {consumer} WHERE consumer = :consumer AND hold_until > clock_timestamp();
+
+-- name: hold
+-- Nothing is forgotten for some time.
+INSERT INTO {consumer} AS c (consumer, purged_before, hold_until)
+VALUES (:consumer, '-infinity', clock_timestamp() + make_interval(secs => :rest))
+ON CONFLICT (consumer) DO UPDATE SET hold_until = greatest(c.hold_until, excluded.hold_until);
+
+-- name: last_seq
+-- The last arrival number that was drawn, and whether there are any messages.
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END, EXISTS (SELECT FROM {inbox}) FROM {seq};
+
+-- name: raise_seq
+-- Numbers go on behind those of messages that are restored.
+SELECT setval('{seq}', :last::bigint);
+
+-- name: restore
+-- Bring messages back; those that are there stay as they are. What was erased since stays erased.
+INSERT INTO {inbox} (consumer, origin, message_id, seq, type, version, key, payload, content_hash,
+                     headers, source, coordinates, occurred_at, minted_at, received_at)
+SELECT :consumer, u.origin, u.id, u.seq, u.type, u.version, u.key,
+       CASE WHEN NOT e.erased THEN u.payload END, u.content_hash,
+       CASE WHEN NOT e.erased THEN u.headers::json END, u.source, u.coordinates, u.occurred_at,
+       u.minted_at, u.received_at
+FROM unnest(:origins::text[], :ids::text[], :seqs::bigint[], :types::text[], :versions::integer[],
+            :keys::text[], :payloads::bytea[], :hashes::bytea[], :headers::text[],
+            :sources::text[], :coordinates::text[], :occurred::timestamptz[],
+            :minted::timestamptz[], :received::timestamptz[])
+  AS u (origin, id, seq, type, version, key, payload, content_hash, headers, source, coordinates,
+        occurred_at, minted_at, received_at)
+CROSS JOIN LATERAL (
+  SELECT EXISTS (SELECT FROM {action} a WHERE a.consumer = :consumer AND a.origin = u.origin
+                 AND a.message_id = u.id AND a.act = 'erase') AS erased
+) e
+ORDER BY u.origin COLLATE "C", u.id COLLATE "C"
+ON CONFLICT (consumer, origin, message_id) DO NOTHING
+RETURNING origin, message_id;
+
+-- name: restore_runs
+-- Bring attempts back.
+INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
+                       duration, worker, ended_at)
+SELECT :consumer, u.* FROM unnest(
+  :origins::text[], :ids::text[], :replays::bigint[], :numbers::integer[], :outcomes::text[],
+  :errors::text[], :fingerprints::text[], :durations::double precision[], :workers::text[],
+  :ended::timestamptz[]) AS u;
+
+-- name: erase
+-- Erase payload and headers of finished messages.
+UPDATE {inbox} i SET payload = NULL, headers = NULL
+FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id)
+WHERE i.consumer = :consumer AND i.origin = u.origin AND i.message_id = u.id
+  AND EXISTS (SELECT FROM {finished} f WHERE f.consumer = :consumer AND f.origin = u.origin
+              AND f.message_id = u.id)
+RETURNING i.origin, i.message_id;
+
+-- name: erase_runs
+-- Erase what errors have told of messages.
+UPDATE {attempt} a SET error = NULL
+FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id)
+WHERE a.consumer = :consumer AND a.origin = u.origin AND a.message_id = u.id;
+
+-- name: act_on_messages
+-- What an operator did to messages.
+INSERT INTO {action} (consumer, act, by_whom, why, origin, message_id)
+SELECT :consumer, :act, :by, :why, u.origin, u.id
+FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id);
+
+-- name: act_on_archive
+-- What an operator did to an archive.
+INSERT INTO {action} (consumer, act, by_whom, why, reason)
+VALUES (:consumer, :act, :by, :why, :file);
+
+-- name: strange_letters
+-- Quarantined deliveries that may be about the same, and were never claimed.
+SELECT count(*) FROM {dead} d WHERE d.consumer = :consumer AND d.seq IS NULL
+  AND (d.key = :key OR d.message_id = ANY (:ids::text[]));
 
 -- name: forget_minutes
 -- Counters are kept as long as messages.

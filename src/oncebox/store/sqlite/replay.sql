@@ -34,6 +34,10 @@ SELECT count(*) FILTER (WHERE m.state = :state AND m.has_payload),
        count(*) FILTER (WHERE m.state <> :state)
 FROM (PAST) m;
 
+-- name: find_past
+-- Messages of the past, in the order of their numbers; PAST is one of the statements above.
+SELECT m.key, m.origin, m.message_id, m.has_payload FROM (PAST) m ORDER BY m.seq;
+
 -- name: note_items
 -- Note what is to be replayed; PAST is one of the statements above.
 INSERT INTO {replay_item} (replay, seq, consumer, key, origin, message_id)

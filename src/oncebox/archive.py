@@ -1,0 +1,354 @@
+"""Archive: messages that are to be forgotten, as files. Compressed JSON lines, each file with a
+manifest beside it that says what is in it: a file without one was never finished, and counts for
+nothing.
+
+A file is read back and compared before its manifest is written; only then is anything forgotten.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar, cast
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from oncebox.errors import ArchiveError, ConfigurationError, MissingExtra
+from oncebox.store.records import Record
+
+T = TypeVar("T")
+
+FORMAT = 1
+LINES = ".jsonl.gz"
+MANIFEST = ".manifest.json"
+LEVEL = 5
+BLOCK = 1 << 20
+
+MESSAGES = 50_000
+BYTES = 256 << 20
+"""Messages of a file, and their bytes before they are compressed, about."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is in a file."""
+
+    format: int
+    consumer: str
+    file: str
+    """Its name, as the archive knows it."""
+    count: int
+    size: int
+    sha256: str
+    """Of the file as it is."""
+    first_received_at: datetime
+    last_received_at: datetime
+    last_seq: int
+    made_at: datetime
+
+
+class Folder(Protocol):
+    """Where files are kept, by names with slashes."""
+
+    def create(self, name: str) -> BinaryIO:
+        """A new file to write; it must not be there yet."""
+        ...
+
+    def finish(self, file: BinaryIO, name: str) -> None:
+        """Close a file that is complete: from now on it is there, whatever happens."""
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """A file to read."""
+        ...
+
+    def names(self, within: str) -> list[str]:
+        """The names of all files that begin like this, sorted."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        ...
+
+
+def folder_of(place: str | Path) -> Folder:
+    """A local directory, or wherever an fsspec URL points to."""
+    text = os.fspath(place)
+    if "://" not in text:
+        return Directory(Path(text))
+    if text.startswith("file://"):
+        return Directory(Path(text.removeprefix("file://")))
+    return Remote(text)
+
+
+class Directory:
+    """A folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self, name: str) -> BinaryIO:
+        path = self._root / f"{name}.part"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("xb")
+
+    def finish(self, file: BinaryIO, name: str) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        path = self._root / name
+        (self._root / f"{name}.part").rename(path)
+        for folder in (path.parent, *path.parent.parents):
+            _sync_folder(folder)
+            if folder == self._root:
+                break
+
+    def open(self, name: str) -> BinaryIO:
+        return (self._root / name).open("rb")
+
+    def names(self, within: str) -> list[str]:
+        start = self._root / within
+        found = (path for path in start.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def remove(self, name: str) -> None:
+        for path in (self._root / name, self._root / f"{name}.part"):
+            path.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Remote:
+    """Whatever fsspec knows. A file there is there once it is closed."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ModuleNotFoundError as error:
+            raise MissingExtra("fsspec", "archive") from error
+        try:
+            self._system, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            scheme = url.partition("://")[0]
+            raise ConfigurationError(f"an archive at {scheme}:// cannot be had: {error}") from error
+        self._root = root.rstrip("/")
+
+    def create(self, name: str) -> BinaryIO:
+        path = self._path(name)
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        file: BinaryIO = self._system.open(path, "wb")
+        return file
+
+    def finish(self, file: BinaryIO, name: str) -> None:
+        file.close()
+
+    def open(self, name: str) -> BinaryIO:
+        file: BinaryIO = self._system.open(self._path(name), "rb")
+        return file
+
+    def names(self, within: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            found: list[str] = self._system.find(self._path(within))
+            return sorted(path[len(self._root) :].lstrip("/") for path in found)
+        return []
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._system.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+class Writer:
+    """Writes one file; nobody else writes it, and none of that name was there before."""
+
+    def __init__(self, folder: Folder, consumer: str, first: datetime) -> None:
+        self._folder = folder
+        self._consumer = consumer
+        self._first = self._last = first
+        self._last_seq = 0
+        self._sum = sha256()
+        self.count = 0
+        self._size = 0
+        day = f"{first.astimezone(UTC):%Y-%m-%d}"
+        self._stem = f"{_named(consumer)}/{day}/{first.astimezone(UTC):%H%M%S}-{uuid4().hex}"
+        self._file = folder.create(self._stem + LINES)
+        self._zip = gzip.GzipFile(fileobj=self._file, mode="wb", compresslevel=LEVEL, mtime=0)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write some messages."""
+        lines = msgspec.json.Encoder().encode_lines(records)
+        self._zip.write(lines)
+        self._sum.update(lines)
+        self.count += len(records)
+        self._size += len(lines)
+        for record in records:
+            self._first = min(self._first, record.received_at)
+            self._last = max(self._last, record.received_at)
+            self._last_seq = max(self._last_seq, record.seq)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next message should go into another file."""
+        return self.count >= MESSAGES or self._size >= BYTES
+
+    def finish(self) -> Manifest:
+        """Complete the file, read it back, and write its manifest. Raises ArchiveError."""
+        self._zip.close()
+        name = self._stem + LINES
+        self._folder.finish(self._file, name)
+        size, digest = self._read_back(name)
+        manifest = Manifest(
+            format=FORMAT,
+            consumer=self._consumer,
+            file=name,
+            count=self.count,
+            size=size,
+            sha256=digest,
+            first_received_at=self._first,
+            last_received_at=self._last,
+            last_seq=self._last_seq,
+            made_at=datetime.now(UTC),
+        )
+        wanted = self._stem + MANIFEST
+        file = self._folder.create(wanted)
+        file.write(msgspec.json.format(msgspec.json.encode(manifest)))
+        self._folder.finish(file, wanted)
+        if read_manifest(self._folder, wanted) != manifest:
+            raise ArchiveError(f"{wanted} does not read as it was written")
+        return manifest
+
+    def _read_back(self, name: str) -> tuple[int, str]:
+        """The size and checksum of the file; raises unless it says what was written."""
+        with self._folder.open(name) as file:
+            raw = _Summed(file)
+            sum_, lines = sha256(), 0
+            with gzip.GzipFile(fileobj=cast(BinaryIO, raw), mode="rb") as opened:
+                while block := opened.read(BLOCK):
+                    sum_.update(block)
+                    lines += block.count(b"\n")
+        if sum_.digest() != self._sum.digest() or lines != self.count:
+            raise ArchiveError(f"{name} does not read as it was written")
+        return raw.size, raw.sum.hexdigest()
+
+    def give_up(self) -> None:
+        """Leave nothing behind."""
+        with suppress(OSError):
+            self._file.close()
+        for ending in (LINES, MANIFEST):
+            with suppress(OSError):
+                self._folder.remove(self._stem + ending)
+
+
+class _Summed:
+    """A file that is read, and what was read of it so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sum = sha256()
+        self.size = 0
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.sum.update(block)
+        self.size += len(block)
+        return block
+
+
+def manifests(
+    folder: Folder,
+    consumer: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[Manifest]:
+    """What is archived of a consumer, oldest first; only files with messages of some time."""
+    names = [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
+    found = [read_manifest(folder, name) for name in names]
+    wanted = [
+        manifest
+        for manifest in found
+        if (since is None or manifest.last_received_at >= since)
+        and (until is None or manifest.first_received_at < until)
+    ]
+    return sorted(wanted, key=lambda manifest: (manifest.first_received_at, manifest.file))
+
+
+def unfinished(folder: Folder, consumer: str) -> list[str]:
+    """Files without a manifest: their writers died, or are still at it."""
+    names = folder.names(_named(consumer))
+    sealed = {name.removesuffix(MANIFEST) for name in names if name.endswith(MANIFEST)}
+    files = (name for name in names if not name.endswith(MANIFEST))
+    return [name for name in files if name.removesuffix(".part").removesuffix(LINES) not in sealed]
+
+
+def read_manifest(folder: Folder, name: str) -> Manifest:
+    """A manifest. Raises ArchiveError where it is damaged, or newer than this code."""
+    with folder.open(name) as file:
+        text = file.read()
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{name} is damaged: {error}") from error
+    if manifest.format > FORMAT:
+        raise ArchiveError(f"{name} has format {manifest.format}: upgrade oncebox to read it")
+    return manifest
+
+
+def check(folder: Folder, manifest: Manifest) -> None:
+    """Raise ArchiveError unless a file is what its manifest says."""
+    sum_, size = sha256(), 0
+    try:
+        with folder.open(manifest.file) as file:
+            while block := file.read(BLOCK):
+                sum_.update(block)
+                size += len(block)
+    except FileNotFoundError as error:
+        raise ArchiveError(f"{manifest.file} is missing, and its manifest is there") from error
+    if sum_.hexdigest() != manifest.sha256:
+        raise ArchiveError(
+            f"{manifest.file} is damaged: it has {size:,} bytes and another checksum than the "
+            f"{manifest.size:,} that were written"
+        )
+
+
+def records(folder: Folder, manifest: Manifest, *, at_once: int) -> Iterator[list[Record]]:
+    """The messages of a file, some at a time. Call check() first."""
+    decoder = msgspec.json.Decoder(Record)
+    batch: list[Record] = []
+    with folder.open(manifest.file) as file, gzip.GzipFile(fileobj=file, mode="rb") as lines:
+        for line in lines:
+            batch.append(decoder.decode(line))
+            if len(batch) == at_once:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+def reading(work: Callable[[], T]) -> T:
+    """Read of an archive. Raises ArchiveError where that cannot be done."""
+    try:
+        return work()
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ArchiveError(f"the archive cannot be read ({told})") from error
+
+
+def _named(consumer: str) -> str:
+    """A consumer as the name of a folder."""
+    return quote(consumer, safe="").replace(".", "%2E")
