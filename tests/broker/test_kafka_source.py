@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from broker.conftest import QUICK
-from oncebox import Consumer, Coordinates, Inbox
+from oncebox import Consumer, Coordinates, Inbox, Retention
 from oncebox.errors import DatabaseUnavailable, OnceboxError
 from oncebox.sources import KafkaSource
 from oncebox.sources.kafka import cluster, poller
@@ -216,6 +216,7 @@ def still(sqlite_url: str) -> Iterator[tuple[Consumer, KafkaSource]]:
     inbox.migrate()
     source = KafkaSource("localhost:1", ["t"], group="g")
     source._poller = Still()  # type: ignore[assignment]
+    source.keeps = lambda: None  # type: ignore[method-assign] # there is nobody to ask
     yield Consumer(inbox, source), source
     inbox.close()
 
@@ -279,3 +280,24 @@ def test_a_part_that_comes_again_is_opened_though_the_database_was_away(
     consumer.run()
     assert again[0].position is not None
     assert len(again) == 2
+
+
+def test_an_inbox_that_forgets_sooner_than_its_topic_is_warned_of(
+    kafka: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.create_topic(1)
+    kafka.produce(topic, messages(1))
+    inbox = Inbox(
+        "billing",
+        f"sqlite:///{tmp_path}/x.db",
+        identity=Coordinates(),
+        unknown_type="ignore",
+        retention=Retention(days=1),
+    )
+    inbox.migrate()
+    inbox.on("never")(lambda payload: None)
+    consumer = Consumer(inbox, KafkaSource(kafka.bootstrap, [topic], group=tmp_path.name))
+    consumer.on_beat = lambda waits: consumer.stop() if "longer Retention" in caplog.text else None
+    consumer.run()
+    inbox.close()
+    assert "keeps messages for 7 days, and this inbox forgets them after 1" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from oncebox.errors import ConfigurationError
 from oncebox.sources import KafkaSource, source_of
 from oncebox.sources.kafka.settings import parse, settings_of
-from oncebox.sources.kafka.starting import Facts, beginning, starting
+from oncebox.sources.kafka.starting import Facts, beginning, longest, starting
 from oncebox.store.records import Position
 
 # -- where a partition is read from ---------------------------------------------------------------
@@ -142,3 +143,23 @@ def test_a_setting_that_librdkafka_does_not_know_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"sesion\.timeout\.ms"):
         source.parts()
     source.close()
+
+
+# -- how long topics keep messages ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topics", "span"),
+    [
+        ([], None),
+        ([{}], None),
+        ([{"retention.ms": "86400000"}], timedelta(days=1)),
+        ([{"retention.ms": "86400000"}, {}, {"retention.ms": "1000"}], timedelta(days=1)),
+        ([{"retention.ms": "-1"}], timedelta.max),
+        ([{"retention.ms": "1000", "cleanup.policy": "compact"}], timedelta.max),
+        ([{"retention.ms": "1000", "cleanup.policy": "compact,delete"}], timedelta(seconds=1)),
+        ([{"retention.ms": str(2**63 - 1)}], timedelta.max),
+    ],
+)
+def test_the_longest_topic_counts(topics: list[dict[str, str]], span: timedelta | None) -> None:
+    assert longest(topics) == span

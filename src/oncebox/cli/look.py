@@ -21,6 +21,7 @@ from oncebox.cli.output import (
     printable,
     text,
 )
+from oncebox.retention import Retention
 from oncebox.store.reading import Detail, PartSeen, Seen, Status
 
 STATES = ("pending", "early", "done", "dead", "quarantined", "discarded")
@@ -41,16 +42,17 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        _print_status(found)
+        _print_status(found, inbox.retention)
     overdue = any(worker.is_overdue for worker in found.workers)
     overdue = overdue or any(part.is_overdue for part in found.parts)
     if check and (overdue or any(group.keys for group in found.dead)):
         raise SystemExit(UNHEALTHY)
 
 
-def _print_status(found: Status) -> None:
+def _print_status(found: Status, retention: Retention | None) -> None:
     console.print(f"[bold]{text(found.consumer)}[/bold]")
     _print_waiting(found)
+    console.print(f"retention {_kept(found, retention)}")
     console.print()
     print_table(
         ("last", "received #", "done #", "duplicates absorbed #", "failed #", "dead #"),
@@ -72,6 +74,20 @@ def _print_status(found: Status) -> None:
     if found.parts:
         console.print()
         _print_parts(found.parts)
+
+
+def _kept(found: Status, retention: Retention | None) -> str:
+    if retention is None:
+        return "none: nothing is ever forgotten"
+    words = [f"{retention.days:g} days"]
+    if found.forgotten_before is not None:
+        words.append(f"forgotten is what came before {text(found.forgotten_before)}")
+    if found.hold_until is not None:
+        words.append(f"nothing is forgotten until {text(found.hold_until)}: something was restored")
+    looked = (
+        f"looked at {age(found.kept_house_at)} ago" if found.kept_house_at else "never looked at"
+    )
+    return "; ".join([*words, looked])
 
 
 def _print_waiting(found: Status) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Literal
 
@@ -21,6 +22,8 @@ from oncebox.services.loop import Loop
 from oncebox.sources.contract import Batch, Source
 from oncebox.store.contract import Steps
 from oncebox.store.records import Advance, Position, Worker
+
+A_DAY = timedelta(days=1)
 
 LOOK = 0.25
 """Seconds that a source is asked for at a time: so long may a stop take."""
@@ -54,6 +57,7 @@ class Consumer(Loop):
         self._own: dict[str, Position] = {}
         self._assigned_at = 0.0
         self._finished = False
+        self._is_compared = False
 
     def _service(self, *, is_async: bool) -> Steps[None]:
         try:
@@ -70,6 +74,9 @@ class Consumer(Loop):
     def _consume(self, database: Database, worker: Worker, is_async: bool) -> Steps[None]:
         while not self.is_stopping:
             yield from self._assign(database, worker)
+            if self._own and not self._is_compared:
+                self._is_compared = True
+                self._compare((yield self._off(self._source.keeps, is_async)))
             batch = yield self._off(partial(self._source.read, self._batch, LOOK), is_async)
             self.beat()
             if batch is not None:
@@ -80,6 +87,21 @@ class Consumer(Loop):
                 self._assigned_at = 0.0  # there is time to look around
         yield from self._hold_on(database, worker)
         yield from self._sign_off(database, worker, list(self._own), ended=self._finished)
+
+    def _compare(self, keeps: timedelta | None) -> None:
+        """Warn where the source remembers for longer than the inbox."""
+        retention = self._inbox.retention
+        if keeps is None or retention is None or keeps <= retention.age:
+            return
+        kept = "for ever" if keeps == timedelta.max else f"for {keeps / A_DAY:g} days"
+        reports.logger.warning(
+            "%s: %s keeps messages %s, and this inbox forgets them after %g: what is delivered "
+            "anew after that is quarantined as too late, not absorbed; give it a longer Retention",
+            self._inbox.name,
+            self._source.name,
+            kept,
+            retention.days,
+        )
 
     def _handle(
         self, database: Database, worker: Worker, batch: Batch, is_async: bool

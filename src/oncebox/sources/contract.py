@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -83,6 +84,10 @@ class Source(Protocol):
 
     def is_finished(self, part: str, position: Position | None) -> bool:
         """Whether nothing will come from a part any more, if it was read up to this position."""
+        ...
+
+    def keeps(self) -> timedelta | None:
+        """For how long it can deliver a message again; None where that cannot be told."""
         ...
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from hashlib import blake2b
 from io import SEEK_SET
 from pathlib import Path
@@ -89,6 +90,9 @@ class FileSource:
         if part in self._readers:
             return self._readers[part].is_at_end
         return position is not None and position.next >= self._path(part).stat().st_size
+
+    def keeps(self) -> timedelta | None:
+        return None
 
     def close(self) -> None:
         for part in list(self._readers):

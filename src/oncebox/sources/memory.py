@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 import msgspec
 
@@ -79,6 +80,9 @@ class MemorySource:
 
     def is_finished(self, part: str, position: Position | None) -> bool:
         return not self._queue
+
+    def keeps(self) -> timedelta | None:
+        return None
 
     def close(self) -> None:
         self._queue.clear()

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 
 from oncebox.message import Delivery
 from oncebox.outcome import Outcome
@@ -72,6 +73,9 @@ class StdinSource:
 
     def is_finished(self, part: str, position: Position | None) -> bool:
         return self._ended and not self._lines
+
+    def keeps(self) -> timedelta | None:
+        return None
 
     def close(self) -> None:
         """It is not ours."""

@@ -80,6 +80,12 @@ class Status(msgspec.Struct, frozen=True):
     """How many keys wait for a number."""
     oldest_gap: datetime | None
     oldest_pending: datetime | None
+    forgotten_before: datetime | None
+    """What came before is forgotten, and would be quarantined if it came anew."""
+    kept_house_at: datetime | None
+    """When somebody last looked for what may be forgotten."""
+    hold_until: datetime | None
+    """Nothing is forgotten before, because something was restored."""
     dead: Sequence[DeadCount]
     rates: Mapping[int, Rates]
     """By minutes: 1, 5 and 60."""
@@ -167,6 +173,8 @@ class Reading(Dialect):
         pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
         oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
         early = (yield from connection.fetch(self._sql["count_early"], some))[0]
+        house = yield from connection.fetch(self._sql["kept_house"], some)
+        forgotten, kept, hold = house[0] if house else (None, None, None)
         dead = yield from connection.fetch(self._sql["count_dead"], some)
         workers = yield from connection.fetch(self._sql["workers"], some)
         parts = yield from connection.fetch(self._sql["all_positions"], some)
@@ -186,6 +194,9 @@ class Reading(Dialect):
             gaps=int(early[1]),
             oldest_gap=self._moment(early[2]),
             oldest_pending=self._moment(oldest[0][0]) if oldest else None,
+            forgotten_before=self._moment(forgotten),
+            kept_house_at=self._moment(kept),
+            hold_until=self._moment(hold),
             dead=[DeadCount(*row) for row in dead],
             rates=rates,
             workers=[self._made(WorkerSeen, row) for row in workers],

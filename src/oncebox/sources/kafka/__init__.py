@@ -107,6 +107,12 @@ class KafkaSource:
     def is_finished(self, part: str, position: Position | None) -> bool:
         return False
 
+    def keeps(self) -> timedelta | None:
+        from oncebox.sources.kafka.cluster import Cluster
+
+        topics = sorted({part.rpartition("/")[0] for part in self._parts.wanted()})
+        return Cluster(self._settings).keeps(topics)
+
     def close(self) -> None:
         if self._poller is not None:
             self._poller.close()

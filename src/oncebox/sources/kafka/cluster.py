@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 from confluent_kafka import (
@@ -14,12 +15,12 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from oncebox import reports
 from oncebox.sources.kafka.parts import Part
 from oncebox.sources.kafka.settings import Settings
-from oncebox.sources.kafka.starting import Facts
+from oncebox.sources.kafka.starting import Facts, longest
 
 PATIENCE = 5.0
 """Seconds that brokers have for an answer."""
@@ -72,6 +73,12 @@ class Cluster:
             self.forget()
             return {}
 
+    def keeps(self, topics: Sequence[str]) -> timedelta | None:
+        """For how long the longest of these topics keeps messages; None where nobody tells."""
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        asked = self._admin.describe_configs(wanted, request_timeout=PATIENCE)
+        return longest([_entries(answer) for answer in asked.values()])
+
     def ask(self, topics: Sequence[str]) -> Question:
         """Ask for the ids of topics; the answer comes when it comes."""
         if not topics:
@@ -98,6 +105,14 @@ class Cluster:
             logger = reports.logger.getChild("librdkafka")
             self._client = AdminClient(self._settings.connection, logger=logger)
         return self._client
+
+
+def _entries(answer: Future[Any]) -> dict[str, str]:
+    try:
+        found = answer.result(2 * PATIENCE)
+    except (KafkaException, TimeoutError):  # it is not ours to see
+        return {}
+    return {name: str(entry.value) for name, entry in found.items()}
 
 
 def _offset(answer: Future[Any]) -> int | None:

@@ -6,6 +6,9 @@ only where there is no position yet. So a group that was rewound, or skipped ahe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
 import msgspec
 
 from oncebox.store.records import Position
@@ -82,3 +85,21 @@ def _start(topic_id: str | None, life: int, offset: int, complaint: str | None =
 
 def _mark(topic_id: str | None, life: int) -> str:
     return f"{topic_id or ''}:{life}"
+
+
+def longest(topics: Sequence[Mapping[str, str]]) -> timedelta | None:
+    """For how long the longest of some topics, by their settings, keeps messages."""
+    spans = [span for topic in topics if (span := _keeps(topic)) is not None]
+    return max(spans, default=None)
+
+
+def _keeps(topic: Mapping[str, str]) -> timedelta | None:
+    if "retention.ms" not in topic:
+        return None
+    milliseconds = int(topic["retention.ms"])
+    if milliseconds < 0 or "delete" not in topic.get("cleanup.policy", "delete"):
+        return timedelta.max
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return timedelta.max

@@ -6,6 +6,12 @@ SELECT count(*) FILTER (WHERE available_at IS NULL),
        count(*) FILTER (WHERE alone)
 FROM (SELECT available_at, alone FROM {pending} WHERE consumer = :consumer LIMIT :limit) p;
 
+-- name: kept_house
+-- Up to which time messages were forgotten, when somebody looked for the last time, and until when
+-- nothing is, because something was restored.
+SELECT nullif(purged_before, 0), kept_at, hold_until FROM {consumer}
+WHERE consumer = :consumer;
+
 -- name: count_early
 -- How many messages wait for numbers, of how many keys, and since when the oldest number is missing.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {early} WHERE consumer = :consumer AND seq IS NOT NULL
