@@ -23,6 +23,10 @@ def test_every_block_of_the_quickstart_is_of_a_kind_that_is_tested() -> None:
     assert page.text.count("```") == 2 * len(page.blocks)
 
 
+def test_the_page_about_years_works_and_prints_what_it_says(tmp_path: Path) -> None:
+    assert Page("years.md").follow(tmp_path) >= 3
+
+
 @pytest.mark.slow
 def test_the_kafka_page_works_and_prints_what_it_says(
     tmp_path: Path, kafka: Kafka, postgres_url: str

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from oncebox import Inbox, Retry
+from oncebox import Delivery, Inbox, Json, Retry
 from oncebox.errors import CodeTooOld, ConfigurationError, SchemaMissing
 from services import wait_until
 from worlds import MIGRATIONS, ON_POSTGRES, World, order, write_effect
@@ -135,15 +135,28 @@ def test_a_runtime_role_needs_no_rights_to_change_the_schema(world: World) -> No
     for statement in grants():
         world.execute(statement)
     world.execute("GRANT ALL ON effects TO worker")
-    restricted = Inbox("billing", world.url.replace("postgres@", "worker@"))
+    restricted_url = world.url.replace("postgres@", "worker@")
+    restricted = Inbox("billing", restricted_url)
     world.inboxes.append(restricted)
     world.on(restricted, "order", write_effect)
     world.on(restricted, "bad", failing)
     batch = [order("a"), order("b", type="bad"), order("a"), order("c", type="unknown")]
     assert world.kinds(restricted, batch) == ["done", "failed", "duplicate", "dead"]
+    restricted.replays.start("again", ids=["a"], why="to try")
+    assert restricted.drain()["done"] == 1
+    restricted.housekeeping.purge()
+    restricted.housekeeping.erase(ids=["a"], why="to try")
+    numbered = Inbox(
+        "accounts", restricted_url, identity=Json(id="id", type="type", key="key", sequence="n")
+    )
+    world.inboxes.append(numbered)
+    numbered.on("order")(lambda payload: None)
+    moves = [b'{"id": "%d", "type": "order", "key": "a", "n": %d}' % (n, n) for n in (2, 1)]
+    numbered.process([Delivery(move) for move in moves])
+    assert numbered.drain()["done"] == 2
     with (
         pytest.raises(psycopg.errors.InsufficientPrivilege),
-        psycopg.connect(world.url.replace("postgres@", "worker@")) as connection,
+        psycopg.connect(restricted_url) as connection,
     ):
         connection.execute("DROP TABLE oncebox_inbox")
 
