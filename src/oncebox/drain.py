@@ -18,6 +18,7 @@ import msgspec
 
 from oncebox import reports
 from oncebox.alone import Alone, Risk, Step
+from oncebox.aside import Aside
 from oncebox.database import (
     PAUSES,
     UNGUARDED,
@@ -58,12 +59,12 @@ class Drain(Alone):
         self._woke = False
         self._seen_at = time.monotonic()
         self._teller = Teller(self.database, self._store, self._consumer, hooks)
-        self._feeder = Feeder(self.database, self._store, self._consumer)
-        self._gaps = (
-            GapKeeper(self.database, self._store, self._consumer, self._unit.gaps)
-            if sequenced
-            else None
-        )
+        parts = (self.database, self._store, self._consumer)
+        feeder = Feeder(*parts)
+        self._gaps = GapKeeper(*parts, self._unit.gaps) if sequenced else None
+        self._asides = [Aside(self._consumer, "replays", feeder.step)]
+        if self._gaps is not None:
+            self._asides.append(Aside(self._consumer, "gaps", self._gaps.step))
         self._turn_at = 0.0
         self._is_busy = True
 
@@ -134,10 +135,10 @@ class Drain(Alone):
 
     def _go_on(self) -> Steps[bool]:
         """Let in some more: of replays, and of what waited for numbers."""
-        fed = yield from self._feeder.step()
-        if self._gaps is None:
-            return fed
-        return (yield from self._gaps.step()) or fed
+        done = False
+        for aside in self._asides:
+            done = (yield from aside.step()) or done
+        return done
 
     def _is_over(self, step: Step) -> bool:
         """Whether what there was to do has just been done: then hooks have their turn at once."""

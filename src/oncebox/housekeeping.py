@@ -326,23 +326,31 @@ class Housekeeper:
         self._ask_at = time.monotonic() + ASK_EVERY / 10
         self._pass: Pass | None = None
 
-    def step(self) -> Steps[None]:
-        """Do a little, if there is anything to do."""
+    def step(self) -> Steps[bool]:
+        """Do a little, if there is anything to do; says whether there is more."""
         if self._home.retention is None:
-            return
-        if self._pass is not None:
-            try:
-                if (yield from self._pass.step()):
-                    return
-                self._tell(self._pass)
-            except ArchiveError as error:
-                reports.logger.error("%s: %s; it is tried again later", self._home.name, error)
-            self._pass = None
-        elif time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + ASK_EVERY
-            take = partial(self._home._store.take_turn, consumer=self._home.name, every=EVERY)
-            if (yield from committed(self._database, take)):
-                self._pass = yield from self._housekeeping.begin(self._database)
+            return False
+        if self._pass is None:
+            return (yield from self._begin())
+        passing, self._pass = self._pass, None
+        try:
+            if (yield from passing.step()):
+                self._pass = passing
+                return True
+            self._tell(passing)
+        except ArchiveError as error:
+            reports.logger.error("%s: %s; it is tried again later", self._home.name, error)
+        return False
+
+    def _begin(self) -> Steps[bool]:
+        """Look whether it is our turn, once in a while."""
+        if time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + ASK_EVERY
+        take = partial(self._home._store.take_turn, consumer=self._home.name, every=EVERY)
+        if (yield from committed(self._database, take)):
+            self._pass = yield from self._housekeeping.begin(self._database)
+        return self._pass is not None
 
     def _tell(self, passing: Pass) -> None:
         if passing.forgotten:

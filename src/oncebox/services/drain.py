@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from oncebox.aside import Aside
 from oncebox.database.contract import Listener
 from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, DatabaseUnavailable
@@ -58,12 +59,13 @@ class Drainer(Loop):
     def _loop(self, drain: Drain) -> Steps[None]:
         channel = self._inbox._channel
         keeper = Housekeeper(self._inbox.housekeeping, self._inbox, drain.database)
+        aside = Aside(self._inbox.name, "housekeeping", keeper.step)
         listener = drain.database.listen(channel) if channel else None
         try:
             while not self.is_stopping:
                 step = yield from drain.step()
                 self.beat()
-                yield from keeper.step()
+                yield from aside.step()
                 if step.idle and self._until_idle:
                     self.stop()
                 elif step.idle:
