@@ -25,7 +25,7 @@ from oncebox.plan import Item, Plan, read_stored
 from oncebox.retry import Retry
 from oncebox.store.contract import Steps
 from oncebox.store.records import Stored, Worker
-from oncebox.unit import CannotCommit, Unit, conclude
+from oncebox.unit import CannotCommit, Unit, conclude, finish, run_all
 
 AFTER_ANOTHER = 0.2
 """Seconds that one waits while another one runs alone in this process."""
@@ -101,6 +101,7 @@ class Alone:
         self._token: Any = None
         self._began = 0.0
         self._is_alone = False
+        self._waits_for_key = False
         self._risked: Risk | None = None
         self._debts: list[Debt] = []
         self._runs_alone_at: float | None = None
@@ -163,7 +164,7 @@ class Alone:
         lost = False
         for pause in PAUSES:
             self._began = time.monotonic()
-            self._rows = ()
+            self._rows, self._waits_for_key = (), False
             try:
                 outcomes = yield from transact(self.database, lambda work: self._alone(work, risk))
             except Again as again:
@@ -190,7 +191,15 @@ class Alone:
             return None
         self._rows, self._token = taken.rows, taken.token
         plan = self._plan(read_stored(taken.rows, self._registry), **fate)
-        return (yield from self._conclude(work, plan, plan.resume()))
+        runnable = plan.resume()
+        yield from run_all(self._unit, work, plan, runnable)
+        # To be recorded it needs the lock of its key. If the time runs out over that, it is not to
+        # blame: somebody else was slow.
+        self._waits_for_key = True
+        yield from self._store.lock_key(work, self._consumer, risk.row.message.key)
+        self._waits_for_key = False
+        name = self.worker.name
+        return (yield from finish(self._unit, work, name, plan, runnable, self._token))
 
     def _backoff(self, retry: Retry, failures: int) -> float:
         return retry.backoff(failures + 1, self._chance.random()).total_seconds()
@@ -222,7 +231,8 @@ class Alone:
             "another worker took it over" if error is None else reports.name(error),
         )
         delay = self._backoff(risk.retry, risk.row.attempts)
-        self._debts.append(Debt(risk, bool(self._rows), delay, error, self._began, lost))
+        counted = bool(self._rows) and not self._waits_for_key
+        self._debts.append(Debt(risk, counted, delay, error, self._began, lost))
         self._risked = None
         return Step((yield from self.pay()))
 

@@ -87,6 +87,13 @@ def conclude(
 ) -> Steps[list[Outcome]]:
     """Run what has been claimed, record, commit."""
     yield from run_all(unit, work, plan, runnable)
+    return (yield from finish(unit, work, worker, plan, runnable, token))
+
+
+def finish(
+    unit: Unit, work: Work, worker: str, plan: Plan, runnable: list[Item], token: Any
+) -> Steps[list[Outcome]]:
+    """Record and commit what has run."""
     try:
         yield from unit.store.record(
             work, unit.consumer, worker, plan.entries, tell=unit.tell, notify=unit.notify

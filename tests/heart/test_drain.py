@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,6 +20,7 @@ import oncebox.alone
 import oncebox.drain
 from oncebox import Delivery, Inbox, Order, Reject, Retry, RetryAfter
 from oncebox.errors import ConfigurationError
+from services import PATIENCE, wait_until
 from worlds import BOTH, SOME, SQLALCHEMY, World, order, write_effect
 
 AT_ONCE = Retry(max_attempts=3, first=timedelta(0), cap=timedelta(0), jitter=0)
@@ -488,6 +491,40 @@ def _watching(world: World, seen: list[Any], handle: Callable[..., Any]) -> Call
         yield from handle(payload, tx)
 
     return watch
+
+
+@pytest.mark.only(("psycopg",))
+def test_a_message_that_runs_alone_is_not_blamed_for_waiting_for_its_key(world: World) -> None:
+    """Somebody has the lock of its key for longer than its transaction may last."""
+    once = Retry(max_attempts=1, first=timedelta(0), cap=timedelta(0))
+    shop = Shop(world, retry=once, transaction_timeout=timedelta(seconds=1))
+    (lock,) = shop.inbox._store._locks(shop.inbox.name, ["k"])
+    slow: list[threading.Thread] = []
+
+    def handle(payload: dict[str, Any], tx: Any) -> Iterator[Any]:
+        pid = (yield (yield tx.execute("SELECT pg_backend_pid()")).rows())[0][0]
+        yield from shop.handle(payload, tx)
+        if not slow:
+            has_lock = threading.Event()
+            slow.append(threading.Thread(target=hold, args=(pid, has_lock)))
+            slow[0].start()
+            has_lock.wait(PATIENCE)
+
+    def hold(pid: int, has_lock: threading.Event) -> None:
+        with psycopg.connect(world.url, autocommit=True) as other:
+            other.execute("SELECT pg_advisory_lock(%s)", [lock])
+            has_lock.set()
+            alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+            wait_until(lambda: other.execute(alive, [pid]).fetchone() == (0,), "it is not ended")
+
+    world.on(shop.inbox, "slow", handle)
+    shop.process(redelivered(kept("1", type="slow")))
+    counts: Counter[str] = Counter()
+    wait_until(lambda: counts.update(shop.drain()) or counts["done"] == 1, "it does not run again")
+    slow[0].join()
+    assert counts == {"done": 1}
+    assert shop.ran() == ["1", "1"]
+    assert letters(world) == []
 
 
 @pytest.mark.only(BOTH)

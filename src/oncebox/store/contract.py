@@ -207,6 +207,10 @@ class Store(Protocol):
         """Take out the message that runs alone; None where somebody overtook us."""
         ...
 
+    def lock_key(self, connection: Connection, consumer: str, key: str | None) -> Steps[None]:
+        """Wait for the lock of a key, and have it; where all is locked, it is had."""
+        ...
+
     def absolve(
         self,
         connection: Connection,

@@ -103,6 +103,10 @@ class Draining(Claiming):
         xid = found[0][0]
         return None if xid is None else Taken([row], xid)
 
+    def lock_key(self, connection: Connection, consumer: str, key: str | None) -> Steps[None]:
+        if locks := self._locks(consumer, [key]):
+            yield from connection.fetch(self._sql["lock_keys"], {"locks": locks})
+
     def absolve(
         self,
         connection: Connection,

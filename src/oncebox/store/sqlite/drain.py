@@ -96,6 +96,9 @@ class Draining(Claiming):
         yield from connection.execute(self._sql["probe"], {})
         return Taken([row]) if found else None
 
+    def lock_key(self, connection: Connection, consumer: str, key: str | None) -> Steps[None]:
+        yield from ()
+
     def absolve(
         self,
         connection: Connection,
