@@ -211,9 +211,11 @@ class Replays:
         yield from self._change(name, cancel, is_async=is_async)
         database = yield from self._home._database_for(is_async)
         feeder = Feeder(database, self._home._store, self._home.name)
-        while (yield from feeder.step()):
-            pass
-        return (yield from self._get(name, is_async=is_async))
+        while True:
+            went_on = yield from feeder.step()
+            replay = yield from self._get(name, is_async=is_async)
+            if replay.is_over or not went_on:
+                return replay
 
     def _change(
         self, name: str, change: Callable[[Work], Steps[bool]], *, is_async: bool
