@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 STATES = ("done", "discarded")
 """What may be replayed: what is unfinished will run anyway."""
+
+SLOWEST = 0.001
+"""Messages per second: the time of the next one must be one that a database can keep."""
 
 LOOK_EVERY = 1.0
 """Seconds between two looks for replays while there are none."""
@@ -267,10 +271,8 @@ def checked_past(which: Which) -> Past:
         raise ConfigurationError(f"unknown filter {unknown[0]!r}; the filters are {known}")
     values: dict[str, Any] = dict(which)
     ids = values.get("ids")
-    if isinstance(ids, str):
-        raise ConfigurationError("ids is a list of message ids")
     if ids is not None:
-        values["ids"] = sorted(set(ids))
+        values["ids"] = _checked_ids(ids)
     for name in ("since", "until"):
         values[name] = _checked_time(name, values.get(name))
     if values.setdefault("state", "done") not in STATES:
@@ -279,6 +281,13 @@ def checked_past(which: Which) -> Past:
             f"{values['state']!r} ones: they will run, or are put back by retry()"
         )
     return Past(**values)
+
+
+def _checked_ids(ids: Any) -> list[str]:
+    unique = set() if isinstance(ids, str) else set(ids)
+    if isinstance(ids, str) or not all(isinstance(id, str) for id in unique):
+        raise ConfigurationError("ids is a list of message ids")
+    return sorted(unique)
 
 
 def _checked_time(name: str, value: Any) -> datetime | None:
@@ -297,6 +306,8 @@ def _checked_name(name: Any) -> str:
 
 def _checked_pace(pace: Any) -> float | None:
     number = isinstance(pace, int | float) and not isinstance(pace, bool)
-    if pace is not None and not (number and pace > 0):
-        raise ConfigurationError(f"pace is a number of messages per second, not {pace!r}")
+    if pace is not None and not (number and SLOWEST <= pace < inf):
+        raise ConfigurationError(
+            f"pace is a number of messages per second from {SLOWEST}, not {pace!r}"
+        )
     return None if pace is None else float(pace)
