@@ -33,10 +33,8 @@ def checked_past(which: Which) -> Past:
         raise ConfigurationError(f"unknown filter {unknown[0]!r}; the filters are {known}")
     values: dict[str, Any] = dict(which)
     ids = values.get("ids")
-    if isinstance(ids, str):
-        raise ConfigurationError("ids is a list of message ids")
     if ids is not None:
-        values["ids"] = sorted(set(ids))
+        values["ids"] = _checked_ids(ids)
     for name in ("since", "until"):
         values[name] = checked_time(name, values.get(name))
     if values.setdefault("state", "done") not in STATES:
@@ -45,6 +43,13 @@ def checked_past(which: Which) -> Past:
             f"{values['state']!r} ones: they will run, or are put back by retry()"
         )
     return Past(**values)
+
+
+def _checked_ids(ids: Any) -> list[str]:
+    unique = set() if isinstance(ids, str) else set(ids)
+    if isinstance(ids, str) or not all(isinstance(id, str) for id in unique):
+        raise ConfigurationError("ids is a list of message ids")
+    return sorted(unique)
 
 
 def checked_time(name: str, value: Any) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
@@ -19,6 +20,9 @@ from oncebox.store.contract import Steps, Store
 from oncebox.store.records import Past, Replay
 
 T = TypeVar("T")
+
+SLOWEST = 0.001
+"""Messages per second: the time of the next one must be one that a database can keep."""
 
 LOOK_EVERY = 1.0
 """Seconds between two looks for replays while there are none."""
@@ -196,9 +200,11 @@ class Replays:
         yield from self._change(name, cancel, is_async=is_async)
         database = yield from self._home._database_for(is_async)
         feeder = Feeder(database, self._home._store, self._home.name)
-        while (yield from feeder.step()):
-            pass
-        return (yield from self._get(name, is_async=is_async))
+        while True:
+            went_on = yield from feeder.step()
+            replay = yield from self._get(name, is_async=is_async)
+            if replay.is_over or not went_on:
+                return replay
 
     def _change(
         self, name: str, change: Callable[[Work], Steps[bool]], *, is_async: bool
@@ -250,6 +256,8 @@ def _checked_name(name: Any) -> str:
 
 def _checked_pace(pace: Any) -> float | None:
     number = isinstance(pace, int | float) and not isinstance(pace, bool)
-    if pace is not None and not (number and pace > 0):
-        raise ConfigurationError(f"pace is a number of messages per second, not {pace!r}")
+    if pace is not None and not (number and SLOWEST <= pace < inf):
+        raise ConfigurationError(
+            f"pace is a number of messages per second from {SLOWEST}, not {pace!r}"
+        )
     return None if pace is None else float(pace)

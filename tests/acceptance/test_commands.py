@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from oncebox import Inbox, testing
 
 from .conftest import Command, event, query, write_events
 
@@ -100,6 +105,104 @@ def test_what_is_old_is_forgotten(oncebox: Command, database: str, folder: Path)
     assert query(database, "SELECT count(*) FROM oncebox_inbox") == [(2,)]
     assert json.loads(oncebox(*purge, "--yes", "--json").stdout)["forgotten"] == 1
     assert query(database, "SELECT message_id FROM oncebox_inbox") == [("new",)]
+
+
+ORDERS = ("--type", "order", "--why", "a bug", "--by", "ada", "--yes")
+
+
+@pytest.fixture
+def past(ready: None, database: str) -> None:
+    """Two messages were handled."""
+    with Inbox("billing", database) as inbox:
+        inbox.on("order")(lambda payload: None)
+        inbox.process([testing.event("order", id=id) for id in ("1", "2")])
+
+
+@pytest.mark.usefixtures("consumed")
+def test_messages_of_the_past_are_replayed(oncebox: Command, database: str) -> None:
+    preview = oncebox("replay", "billing:inbox", "--type", "order", "--dry-run")
+    assert preview.returncode == 0
+    assert "2 messages would run once more" in preview.stdout
+    assert "1 more match, but are in another state" in preview.stdout
+    begun = oncebox("replay", "billing:inbox", "again", *ORDERS, "--no-wait", "--json")
+    assert begun.returncode == 0, begun.stderr
+    replay = json.loads(begun.stdout)
+    assert (replay["name"], replay["state"], replay["total"]) == ("again", "running", 2)
+    assert query(database, "SELECT count(*) FROM effects") == [(2,)]
+    assert oncebox("drain", "billing:inbox").returncode == 0
+    assert query(database, "SELECT id FROM effects ORDER BY id") == [("1",), ("1",), ("2",), ("2",)]
+    shown = oncebox("replay", "billing:inbox", "again").stdout
+    assert re.search(r"^again +done +2 +2 +0 +0 +0 +0 +0 ", shown, re.MULTILINE), shown
+    assert '{"type":"order"}; by ada: a bug' in shown
+    assert "run 1 of replay 1 done" in oncebox("show", "billing:inbox", "1").stdout
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.usefixtures("past")
+def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str) -> None:
+    replay = ("replay", "billing:inbox")
+    assert "nothing was replayed" in oncebox(*replay).stdout
+    odd = ("--by", "[red]eve[/red]\x1b[31m")
+    begun = oncebox(*replay, "one", *ORDERS, *odd, "--no-wait", "--pace", "0.01")
+    assert r"by [red]eve[/red]\x1b[31m: a bug" in begun.stdout, "it does not steer a terminal"
+    oncebox(*replay, "two", *ORDERS, "--id", "1", "--since", "1h", "--no-wait")
+    assert oncebox("drain", "billing:inbox").returncode == 0
+    paced = oncebox(*replay, "one", "--pace", "0.02", "--why", "faster", "--json")
+    assert json.loads(paced.stdout)["pace"] == 0.02
+    cancelled = oncebox(*replay, "one", "--cancel", "--why", "no bug").stdout
+    assert re.search(r"^one +cancelled +1 +2 +0 +0 +0 +0 +1 ", cancelled, re.MULTILINE), cancelled
+    listed = [json.loads(line) for line in oncebox(*replay, "--json").stdout.splitlines()]
+    assert [(one["name"], one["state"], one["done"], one["cancelled"]) for one in listed] == [
+        ("two", "done", 1, 0),
+        ("one", "cancelled", 1, 1),
+    ]
+    assert query(database, "SELECT act, why FROM oncebox_action ORDER BY id") == [
+        ("replay", "a bug"),
+        ("replay", "a bug"),
+        ("pace", "faster"),
+        ("cancel", "no bug"),
+    ]
+    assert len(query(database, "SELECT id FROM effects")) == 2
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.usefixtures("past")
+def test_a_replay_is_watched_until_it_is_over(
+    oncebox: Command, start: Callable[..., Any], database: str
+) -> None:
+    watching = start("replay", "billing:inbox", "again", *ORDERS, "--json")
+    assert "nobody drains this inbox" in watching.stderr.readline()
+    leaving = start("replay", "billing:inbox", "other", *ORDERS, "--json")
+    assert "nobody drains this inbox" in leaving.stderr.readline()
+    leaving.send_signal(signal.SIGINT)
+    out, err = leaving.communicate(timeout=60)
+    assert json.loads(out)["state"] == "running"
+    assert "it goes on; to look: oncebox replay APP other, to stop it: " in err
+    assert oncebox("drain", "billing:inbox").returncode == 0
+    out, err = watching.communicate(timeout=60)
+    assert watching.returncode == 0, err
+    assert (json.loads(out)["state"], json.loads(out)["done"]) == ("done", 2)
+    assert len(query(database, "SELECT id FROM effects")) == 4
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.usefixtures("past")
+def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: str) -> None:
+    for arguments, code, says in (
+        (("x", "--type", "nothing"), 3, "0 messages would run once more"),
+        (("--type", "order"), 2, "name the replay"),
+        (("--cancel", "--why", "x"), 2, "name the replay"),
+        (("x", "--type", "order", "--yes"), 2, "say why, it is written down"),
+        (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages once more?"),
+        (("x", "--pace", "0", "--why", "x"), 2, "pace is a number of messages per second"),
+        (("x", "--since", "soon"), 2, "write 2026-07-14, 2026-07-14T09:30 or 2h (ago)"),
+        (("nobody",), 3, "there is no replay 'nobody' in this inbox"),
+    ):
+        done = oncebox("replay", "billing:inbox", *arguments, input="n\n")
+        assert says in done.stdout + done.stderr, arguments
+        assert done.returncode == code, arguments
+        assert "Traceback" not in done.stderr
+    assert query(database, "SELECT count(*) FROM oncebox_replay") == [(0,)]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -27,6 +27,7 @@ from faults.child import Point, wrap
 from oncebox import Delivery, Drainer, Inbox, Retry, drain
 from oncebox.database.psycopg import PsycopgWork
 from oncebox.database.sqlite import SqliteWork
+from oncebox.store import replaying
 from oncebox.store.postgres import PostgresStore
 from oncebox.store.sqlite import SqliteStore
 from oncebox.testing import event
@@ -49,6 +50,12 @@ ALONE_POINTS = (
     "before commit 2",
     "after commit 2",
 )
+FEEDING_POINTS = (
+    "mid handler",
+    "after commit 1",  # what was stored has run, and there is more to store
+    "after feeding",
+    "after the feeding's commit",
+)
 
 
 class Job(msgspec.Struct):
@@ -63,6 +70,8 @@ class Job(msgspec.Struct):
     """Seconds that a handler sleeps which hangs."""
     pace: float = 0
     """Seconds that every handler takes."""
+    feed: int = replaying.AT_ONCE
+    """How many messages of a replay are stored at once."""
     point: str | None = None
     signal: int = signal.SIGKILL
     deliveries: list[dict[str, Any]] = []
@@ -199,15 +208,34 @@ class Commits:
         self.point.reached(f"after commit {self.count}")
 
 
+class Feedings:
+    """Knows the commits with which messages of a replay are stored."""
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.is_open = False
+
+    def done(self) -> None:
+        self.is_open = True
+        self.point.reached("after feeding")
+
+    def after_commit(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self.point.reached("after the feeding's commit")
+
+
 def install(point: Point) -> None:
     """Let every named step of a drain pass by the point."""
-    commits = Commits(point)
+    commits, feedings = Commits(point), Feedings(point)
     for work in (PsycopgWork, SqliteWork):
         wrap(work, "commit", second_call=commits.before, after=commits.after)
+        wrap(work, "commit", after=feedings.after_commit)
     for store in (PostgresStore, SqliteStore):
         wrap(store, "remove", after=lambda: point.reached("after remove"))
         wrap(store, "record", after=lambda: point.reached("after record"))
         wrap(store, "take_alone", after=lambda: point.reached("after take alone"))
+        wrap(store, "_store_again", after=feedings.done)
     cut = drain.cut
 
     def armed_cut(rows: Any) -> Any:
@@ -224,6 +252,7 @@ def install(point: Point) -> None:
 
 def work(job: Job) -> None:
     point = Point(job.point, signal.Signals(job.signal))
+    replaying.AT_ONCE = job.feed
     if job.point is not None:
         install(point)
     with make_inbox(job, point) as inbox:

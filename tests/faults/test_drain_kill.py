@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from faults.killer_worker import ALONE_POINTS, UNIT_POINTS, delivery
+from faults.killer_worker import ALONE_POINTS, FEEDING_POINTS, UNIT_POINTS, delivery
 from faults.staff import SEEDS, Staff
 from services import wait_until
 
@@ -55,6 +55,30 @@ def drain_and_die(staff: Staff, messages: list[dict[str, Any]], point: str) -> N
     staff.check_done(messages)
 
 
+@pytest.mark.parametrize("point", FEEDING_POINTS)
+def test_a_drain_killed_at_this_point_of_a_replay_runs_each_message_once_more(
+    staff: Staff, point: str
+) -> None:
+    staff.receive(MESSAGES)
+    with staff.inbox() as inbox:
+        inbox.drain()
+        inbox.replays.start("again", type="order", why="a test")
+        (member,) = staff.hire("drain once", point=point, batch=3, feed=2)
+        wait_until(lambda: member.end() is not None, "the drain does not die")
+        assert member.end() == -signal.SIGKILL, member.log()
+        assert not inbox.replays.get("again").is_over
+
+        def is_over() -> bool:
+            staff.wake()
+            inbox.drain()
+            return inbox.replays.get("again").is_over
+
+        wait_until(is_over, "what the dead left is not finished")
+        assert inbox.replays.get("again").done == len(MESSAGES)
+    assert staff.letters() == []
+    staff.check_done([*MESSAGES, *MESSAGES])
+
+
 # -- kill -9 at random ----------------------------------------------------------------------------
 
 
@@ -74,6 +98,27 @@ def test_workers_killed_from_outside_make_no_dead_letters(staff: Staff, seed: in
     assert len(staff.dead) == kills
     assert staff.letters() == []
     staff.check_done(messages)
+
+
+def test_workers_killed_from_outside_do_not_keep_a_replay_from_its_end(staff: Staff) -> None:
+    kills, chance = 5, random.Random(1)
+    messages = [delivery(f"m{n}", f"k{n % 7}" if n % 4 else None) for n in range(60)]
+    staff.receive(messages)
+    with staff.inbox() as inbox:
+        inbox.drain()
+        inbox.replays.start("again", type="order", why="a test")
+        staff.hire("drain", 2, max_attempts=3, pace=0.005, feed=4)
+        for _ in range(kills):
+            enough = len(staff.ledger()) + chance.randint(1, 5)
+            staff.work_until(lambda: len(staff.ledger()) >= enough, "nothing is done")  # noqa: B023
+            victim = chance.choice(staff.members)
+            victim.send(signal.SIGKILL)
+            wait_until(lambda: victim.end() is not None, "a worker survives")  # noqa: B023
+        staff.work_until(lambda: inbox.replays.get("again").is_over, "the replay does not end")
+        assert inbox.replays.get("again").done == len(messages)
+    assert len(staff.dead) == kills
+    assert staff.letters() == []
+    staff.check_done([*messages, *messages])
 
 
 def test_only_deaths_in_a_row_make_a_dead_letter(staff: Staff) -> None:

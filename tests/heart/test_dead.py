@@ -226,21 +226,28 @@ def test_followers_are_released_up_to_the_next_letter_that_parks(world: World, s
 
 # -- the quarantine -------------------------------------------------------------------------------
 
+OLD = "0190a5f0-0000-7000-8000-000000000000"
+"""An id that says when it came into being."""
 
-@pytest.mark.only(SOME)
-def test_a_message_that_came_too_late_is_released(world: World, shop: Shop) -> None:
+
+def set_mark(world: World) -> None:
+    """What came into being before now is too late from now on."""
     mark = "now() + interval '1 hour'" if world.is_postgres else str(2**62)
     world.execute(
         f"INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', {mark})"
     )
-    old = "0190a5f0-0000-7000-8000-000000000000"
-    assert shop.process(kept(old)) == ["quarantined"]
-    assert world.states() == {old: "quarantined"}
+
+
+@pytest.mark.only(SOME)
+def test_a_message_that_came_too_late_is_released(world: World, shop: Shop) -> None:
+    set_mark(world)
+    assert shop.process(kept(OLD)) == ["quarantined"]
+    assert world.states() == {OLD: "quarantined"}
     assert shop.dead("retry", reason="too late", why="it is new").done == 1
     assert shop.drain() == {"done": 1}
-    assert world.effects() == [old]
-    assert world.states() == {old: "done"}
-    assert actions(world)[0][3:] == (old, "too late")
+    assert world.effects() == [OLD]
+    assert world.states() == {OLD: "done"}
+    assert actions(world)[0][3:] == (OLD, "too late")
 
 
 class Mendable(CloudEvents):
@@ -272,6 +279,67 @@ def test_unidentified_deliveries_are_released_once_the_identity_is_mended(world:
     assert len(letters(world)) == 1
     assert shop.process(*batch[:2]) == ["duplicate"] * 2
     assert len(actions(world)) == 2
+
+
+@pytest.mark.only(SOME)
+def test_an_unidentified_delivery_that_is_too_late_by_now_is_quarantined_anew(world: World) -> None:
+    identity = Mendable()
+    shop = Shop(world, identity=identity)
+    assert shop.process(kept(OLD), kept("1")) == ["quarantined"] * 2
+    set_mark(world)
+    identity.mended = True
+    acted = shop.dead("retry", reason="unidentified", why="mended")
+    assert (acted.done, acted.left) == (1, 1)
+    ((id, state, reason, *_),) = letters(world)
+    assert (id, state, reason) == (OLD, "quarantined", "too late")
+    assert world.states() == {OLD: "quarantined", "1": "pending"}
+    assert shop.drain() == {"done": 1}
+    assert shop.process(kept(OLD)) == ["duplicate"], "it is known now"
+    assert len(letters(world)) == 1
+    acted = shop.dead("retry", reason="too late", why="it is new")
+    assert (acted.done, acted.left) == (1, 0)
+    assert shop.drain() == {"done": 1}
+    assert world.effects() == [OLD, "1"]
+    assert world.states() == {OLD: "done", "1": "done"}
+    assert letters(world) == []
+    assert [(row[0], row[4]) for row in actions(world)] == [
+        ("retry", "unidentified"),
+        ("retry", "unidentified"),
+        ("retry", "too late"),
+    ]
+
+
+@pytest.mark.only(BOTH)
+def test_an_unidentified_delivery_that_is_too_late_can_be_put_away(world: World) -> None:
+    identity = Mendable()
+    shop = Shop(world, identity=identity)
+    shop.process(kept(OLD))
+    set_mark(world)
+    identity.mended = True
+    shop.dead("retry", everything=True, why="mended")
+    assert shop.process(kept("2")) == ["done"], "it holds nothing up"
+    shop.dead("discard", everything=True, why="a duplicate")
+    assert world.states() == {OLD: "discarded", "2": "done"}
+    assert letters(world) == []
+
+
+@pytest.mark.only(SOME)
+def test_an_unidentified_delivery_with_other_bytes_is_quarantined_anew(world: World) -> None:
+    identity = Mendable()
+    shop = Shop(world, identity=identity)
+    other = kept("1", data={"id": "other"})
+    assert shop.process(other) == ["quarantined"]
+    identity.mended = True
+    assert shop.process(kept("1")) == ["done"]
+    acted = shop.dead("retry", everything=True, why="mended")
+    assert (acted.done, acted.left) == (0, 1)
+    assert letters(world)[0][:3] == ("1", "quarantined", "other bytes")
+    assert shop.process(other) == ["quarantined"]
+    assert len(letters(world)) == 1, "it is the same delivery"
+    assert shop.dead("retry", everything=True, why="both").done == 1
+    assert shop.drain() == {"done": 1}
+    assert world.effects() == ["1", "other"]
+    assert letters(world) == []
 
 
 @pytest.mark.only(SOME)

@@ -492,6 +492,49 @@ def test_what_failed_before_or_may_kill_runs_by_itself(special: dict[str, Any]) 
     assert cut_ids(stored("1", 1, **special), stored("2", 2), stored("3", 3, lane=1)) == ["1"]
 
 
+def test_a_batch_does_not_hold_a_message_of_two_replays() -> None:
+    """Its lane ends before the second: what follows must not overtake it."""
+    rows = [
+        stored("1", 1, lane=7, replay=1),
+        stored("2", 2, lane=7, replay=1),
+        stored("3", 3, lane=7, replay=2),
+        stored("1", 4, lane=7, replay=2),
+        stored("4", 5, lane=7, replay=2),
+        stored("5", 6, lane=7),
+        stored("6", 7, lane=8, replay=2),
+        stored("7", 8, lane=8, replay=1),
+        stored("6", 9, lane=8, replay=3),
+        stored("8", 10, lane=8),
+    ]
+    assert [row.seq for row in cut(rows)] == [1, 2, 3, 7, 8]
+    assert [row.seq for row in cut(rows[3:])] == [4, 5, 6, 7, 8]
+
+
+def test_in_a_batch_a_message_that_was_left_out_may_come_in_another_lane() -> None:
+    rows = [
+        stored("failed", 1, lane=8, attempts=1),
+        stored("1", 2, lane=7, replay=1),
+        stored("suspect", 3, lane=7, replay=1, alone=True),
+        stored("2", 4, lane=7, replay=1),
+        stored("2", 5, lane=9, replay=2),
+    ]
+    assert [row.seq for row in cut(rows[1:])] == [2, 5]
+    assert [row.seq for row in cut(rows)] == [1]
+
+
+def test_a_batch_tells_messages_by_their_origins_too() -> None:
+    """Live messages are not compared: each is unique by its claim."""
+    other = msgspec.structs.replace(stored("1", 2, replay=1).message, origin="elsewhere")
+    rows = [
+        stored("1", 1, replay=1),
+        msgspec.structs.replace(stored("1", 2, replay=1), message=other),
+        stored("2", 3),
+        stored("2", 4),
+        stored("3", 5, replay=1),
+    ]
+    assert [row.seq for row in cut(rows)] == [1, 2, 3, 4, 5]
+
+
 def test_stored_messages_run_in_key_order_and_keep_their_numbers() -> None:
     made, runnable = resumed(stored("1", 11, key="b"), stored("2", 12, key="a"), stored("3", 13))
     assert ids(runnable) == ["3", "2", "1"]

@@ -26,6 +26,7 @@ from oncebox.cli.output import (
     print_json,
     print_table,
     progress_bar,
+    text,
 )
 from oncebox.inbox import Inbox
 from oncebox.past import STATES
@@ -70,7 +71,7 @@ def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> N
     which = {what: options[what] for what in names if options[what] is not None}
     if options["ids"]:
         which["ids"] = options["ids"]
-    if options["cancel"] or (name and options["pace"] and not which):
+    if options["cancel"] or (name and options["pace"] is not None and not which):
         _change(inbox, name, options, as_json)
     elif which:
         _start(inbox, name, {**which, "state": options["state"]}, options, as_json)
@@ -128,10 +129,10 @@ def _print_preview(preview: Preview) -> None:
 
 
 def _watch(inbox: Inbox, replay: Replay, as_json: bool) -> None:
-    if not called(inbox, inbox.look.status).workers:
-        hint = "nobody drains this inbox: start `oncebox run` or `oncebox drain`"
-        click.secho(hint, fg="yellow", err=True)
     try:
+        if not called(inbox, inbox.look.status).workers:
+            hint = "nobody drains this inbox: start `oncebox run` or `oncebox drain`"
+            click.secho(hint, fg="yellow", err=True)
         with progress_bar("replay", replay.total) as progress:
             while not replay.is_over:
                 time.sleep(0.5)
@@ -148,7 +149,7 @@ def _print(replay: Replay, as_json: bool) -> None:
         print_json(_described(replay))
         return
     _list([replay], as_json=False)
-    console.print(f"{replay.wanted}; by {replay.by}: {replay.why}", markup=False)
+    console.print(text(f"{replay.wanted}; by {replay.by}: {replay.why}"))
 
 
 def _list(replays: Sequence[Replay], as_json: bool) -> None:

@@ -175,9 +175,8 @@ class Replaying(Dialect):
         self, connection: Connection, consumer: str, replay: int, pace: float | None
     ) -> Steps[bool]:
         if (yield from self._has_ample(connection, replay)):
-            yield from self._move_replay(
-                connection, replay, rest=SOON / 5
-            )  # another replay may go on
+            # Another one may go on. This one stays due: who drains it looks again when it is idle.
+            yield from self._move_replay(connection, replay)
             return False
         items = yield from self._next_items(connection, replay, pace)
         stored = 0

@@ -74,10 +74,10 @@ SELECT extract(epoch FROM min(due_at) - clock_timestamp())::double precision
 FROM {replay} WHERE consumer = :consumer AND state IN ('running', 'cancelling');
 
 -- name: lock_replay
--- What is to be gone on with; what somebody else is at is left to him.
+-- What is to be gone on with, cancels first; what somebody else is at is left to him.
 SELECT id, state, pace FROM {replay}
 WHERE consumer = :consumer AND state IN ('running', 'cancelling') AND due_at <= clock_timestamp()
-ORDER BY due_at, id LIMIT 1 FOR UPDATE SKIP LOCKED;
+ORDER BY state, due_at, id LIMIT 1 FOR UPDATE SKIP LOCKED;
 
 -- name: count_replaying
 -- How many of a replay's messages are ready to run; no more than so many are counted.

@@ -74,10 +74,10 @@ SELECT (min(due_at) - :now) / 1000000.0
 FROM {replay} WHERE consumer = :consumer AND state IN ('running', 'cancelling');
 
 -- name: lock_replay
--- What is to be gone on with.
+-- What is to be gone on with, cancels first.
 SELECT id, state, pace FROM {replay}
 WHERE consumer = :consumer AND state IN ('running', 'cancelling') AND due_at <= :now
-ORDER BY due_at, id LIMIT 1;
+ORDER BY state, due_at, id LIMIT 1;
 
 -- name: count_replaying
 -- How many of a replay's messages are ready to run; no more than so many are counted.
