@@ -191,7 +191,6 @@ def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: s
     for arguments, code, says in (
         (("x", "--type", "nothing"), 3, "0 messages would run once more"),
         (("--type", "order"), 2, "name the replay"),
-        (("--cancel", "--why", "x"), 2, "name the replay"),
         (("x", "--type", "order", "--yes"), 2, "say why, it is written down"),
         (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages once more?"),
         (("x", "--pace", "0", "--why", "x"), 2, "pace is a number of messages per second"),
