@@ -61,6 +61,7 @@ class Home(Protocol):
     name: str
     identity: Identity
     _gaps: Gaps
+    _keep_payload: bool
 
     def _database_for(self, is_async: bool) -> Steps[Database]: ...
 
@@ -247,7 +248,13 @@ class DeadLetters:
             return [], []
         store, consumer = self._home._store, self._home.name
         claims = yield from take_in(
-            store, work, consumer, plan.arrivals, gaps=self._home._gaps, receiving=True
+            store,
+            work,
+            consumer,
+            plan.arrivals,
+            gaps=self._home._gaps,
+            receiving=True,
+            keep_payload=self._home._keep_payload,
         )
         plan.decide(claims)
         yield from store.record(work, consumer, worker_name(0), plan.entries)

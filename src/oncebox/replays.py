@@ -125,7 +125,7 @@ class Replays:
     def cancel(self, name: str, *, why: str, by: str | None = None) -> Replay:
         """Take back what a replay has not run, its dead letters included.
 
-        What is running at this moment runs to its end; the drain takes back what is left of it.
+        What runs at this moment may still come to its end; the drain takes back what does not.
         """
         return run(self._cancel(name, why, by, is_async=False))
 
@@ -210,7 +210,7 @@ class Replays:
         self, name: str, change: Callable[[Work], Steps[bool]], *, is_async: bool
     ) -> Steps[Replay]:
         replay = yield from self._get(name, is_async=is_async)
-        if replay.is_over:
+        if replay.is_over and not replay.dead:
             raise ConfigurationError(f"replay {name!r} is over")
         database = yield from self._home._database_for(is_async)
         if not (yield from committed(database, change)):

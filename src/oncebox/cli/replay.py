@@ -43,7 +43,7 @@ from oncebox.store.records import Replay
 @click.option("--origin", help="Of this origin.")
 @click.option("--since", type=Moment(), help="Received since: 2026-07-14T09:30, or 2h ago as 2h.")
 @click.option("--until", type=Moment(), help="Received before.")
-@click.option("--state", type=click.Choice(STATES), default="done", show_default=True)
+@click.option("--state", type=click.Choice(STATES), help="In this state; default: done.")
 @click.option("--pace", type=float, help="Messages per second at most; changes a running replay.")
 @click.option("--cancel", is_flag=True, help="Take back what the replay NAME has not run.")
 @click.option("--no-wait", is_flag=True, help="Begin it, and do not watch it.")
@@ -67,14 +67,14 @@ def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> N
     goes on whatever happens to this command.
     """
     inbox = app.load()
-    names = ("type", "key", "origin", "since", "until")
+    names = ("type", "key", "origin", "since", "until", "state")
     which = {what: options[what] for what in names if options[what] is not None}
     if options["ids"]:
         which["ids"] = options["ids"]
     if options["cancel"] or (name and options["pace"] is not None and not which):
         _change(inbox, name, options, as_json)
     elif which:
-        _start(inbox, name, {**which, "state": options["state"]}, options, as_json)
+        _start(inbox, name, which, options, as_json)
     elif name is not None:
         _print(called(inbox, inbox.replays.get, name), as_json)
     else:
