@@ -581,6 +581,18 @@ def test_where_a_key_skips_its_dead_letters_a_replay_goes_on(world: World) -> No
     assert shop.far() == {"done": 2}
 
 
+def test_a_replay_of_which_only_dead_letters_are_left_can_be_cancelled(world: World) -> None:
+    shop = Archive(world, order=Order.skip)
+    shop.past(kept("1"), kept("2"))
+    shop.bad["1"] = Reject()
+    shop.start()
+    shop.drain()
+    assert shop.replays("get", "again").is_over
+    assert shop.cancel().state == "cancelled"
+    assert shop.dead("find") == []
+    assert shop.far() == {"cancelled": 1, "done": 1}
+
+
 # -- cancelling -----------------------------------------------------------------------------------
 
 
