@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
@@ -164,7 +165,7 @@ class GapKeeper:
         """Whether nothing has lagged behind for long enough: the number may be still to come."""
         sight = yield from seen(self._database, partial(self._store.sight, consumer=self._consumer))
         now = time.monotonic()
-        if any(is_behind(part) for part in sight.parts):
+        if any(is_behind(part, datetime.now(UTC)) for part in sight.parts):
             self._clear_since = now
         limit = self._gaps.limit.total_seconds()
         return self._clear_since is None or now - self._clear_since >= limit

@@ -94,17 +94,16 @@ def horizon(sight: Sight, retention: Retention) -> Horizon:
 
 
 FORGOTTEN = timedelta(hours=1)
-"""A part that nobody has read for so long, nobody will."""
+"""A part that was read to its end, and by nobody for so long, is not read any more."""
 
 
-def is_behind(part: PartSight, now: datetime | None = None) -> bool:
+def is_behind(part: PartSight, now: datetime) -> bool:
     """Whether messages of a part may be still to come that are older than what has arrived."""
     if part.lag is None:
         return False
-    known_at = part.seen_at or part.moved_at
-    if not part.is_alive and (now or datetime.now(UTC)) - known_at > FORGOTTEN:
-        return False
-    return part.lag > 0 or not part.is_alive
+    if part.lag > 0 or part.is_alive:
+        return part.lag > 0
+    return now - (part.seen_at or part.moved_at) <= FORGOTTEN
 
 
 def _limit(part: PartSight, received_at: datetime) -> tuple[datetime, str] | None:

@@ -300,4 +300,4 @@ def test_an_inbox_that_forgets_sooner_than_its_topic_is_warned_of(
     consumer.on_beat = lambda waits: consumer.stop() if "longer Retention" in caplog.text else None
     consumer.run()
     inbox.close()
-    assert "keeps messages for 7 days, and this inbox forgets them after 1" in caplog.text
+    assert "keeps messages for 7 days, and this inbox forgets them after 1 days" in caplog.text

@@ -18,13 +18,13 @@ from oncebox.housekeeping import Purged
 def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Forget messages that are older than the retention, and finished.
 
-    `oncebox run` does this by itself every ten minutes. What is pending, dead or quarantined stays.
-    What arrives afterwards, but came into being before, is quarantined: it may be a duplicate.
+    `oncebox run` does this by itself every ten minutes. What is pending, early, dead, quarantined or
+    to be replayed stays. What arrives afterwards, but came into being before, is quarantined: it may be a duplicate.
     """
     inbox = app.load()
     horizon, count = called(inbox, inbox.housekeeping.horizon)
     for why in horizon.held_by:
-        click.secho(f"nothing newer is forgotten: {why}", fg="yellow", err=True)
+        click.secho(f"not everything is forgotten yet: {why}", fg="yellow", err=True)
     if dry_run or not count:
         if as_json:
             print_json({"mark": horizon.mark, "would_forget": count, "held_by": horizon.held_by})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import click
@@ -84,8 +83,12 @@ def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> N
 def _change(inbox: Inbox, name: str | None, options: dict[str, Any], as_json: bool) -> None:
     if name is None:
         raise click.UsageError("name the replay: oncebox replay APP NAME --cancel")
+    if options["dry_run"]:
+        raise click.UsageError("--dry-run shows what a new replay would run")
     deed = {"why": options["why"] or asked_why(), "by": options["by"]}
     if options["cancel"]:
+        if not options["yes"]:
+            click.confirm(f"Take back what {name!r} has not run?", abort=True, err=True)
         _print(called(inbox, inbox.replays.cancel, name, **deed), as_json)
     else:
         _print(called(inbox, inbox.replays.set_pace, name, options["pace"], **deed), as_json)
@@ -168,12 +171,11 @@ def _list(replays: Sequence[Replay], as_json: bool) -> None:
             "skipped #",
             "cancelled #",
             "begun",
-            "took",
         ),
         [
             (
                 *(r.name, _state(r), r.done, r.total, r.waiting, r.dead, r.discarded),
-                *(r.skipped, r.cancelled, f"{age(r.began_at)} ago", _took(r)),
+                *(r.skipped, r.cancelled, f"{age(r.began_at)} ago"),
             )
             for r in replays
         ],
@@ -185,13 +187,6 @@ def _state(replay: Replay) -> str:
     if replay.state == "stored":
         return "done" if replay.is_over else "running"
     return replay.state
-
-
-def _took(replay: Replay) -> str:
-    ended: datetime | None = replay.ended_at
-    if not replay.is_over or ended is None:
-        return ""
-    return f"{(ended - replay.began_at).total_seconds():.0f} s"
 
 
 def _described(replay: Replay) -> dict[str, Any]:

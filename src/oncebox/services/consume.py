@@ -95,7 +95,7 @@ class Consumer(Loop):
             return
         kept = "for ever" if keeps == timedelta.max else f"for {keeps / A_DAY:g} days"
         reports.logger.warning(
-            "%s: %s keeps messages %s, and this inbox forgets them after %g: what is delivered "
+            "%s: %s keeps messages %s, and this inbox forgets them after %g days: what is delivered "
             "anew after that is quarantined as too late, not absorbed; give it a longer Retention",
             self._inbox.name,
             self._source.name,

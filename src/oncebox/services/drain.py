@@ -65,10 +65,10 @@ class Drainer(Loop):
             while not self.is_stopping:
                 step = yield from drain.step()
                 self.beat()
-                yield from aside.step()
-                if step.idle and self._until_idle:
+                is_idle = not (yield from aside.step()) and step.idle
+                if is_idle and self._until_idle:
                     self.stop()
-                elif step.idle:
+                elif is_idle:
                     yield from self._idle(listener)
                 else:
                     self._go_on()

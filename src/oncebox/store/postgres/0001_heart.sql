@@ -6,7 +6,7 @@ CREATE SEQUENCE {seq} CACHE 1;
 
 -- name: inbox
 -- What was claimed, and the audit log of it. Rows are inserted with the work that the message
--- causes and never updated. Ids compare byte by byte (COLLATE "C"), whatever the database's locale.
+-- causes, and stay as they are: only who came early gets a new seq, and payloads may be erased. Ids compare byte by byte (COLLATE "C"), whatever the database's locale.
 CREATE TABLE {inbox} (
   consumer     text COLLATE "C" NOT NULL,
   origin       text COLLATE "C" NOT NULL,

@@ -80,7 +80,8 @@ SELECT i.consumer, i.origin, i.message_id, i.type, i.version, i.key, i.seq, i.so
          WHEN e.seq IS NOT NULL THEN 'early'
          WHEN EXISTS (SELECT 1 FROM {action} x
                       WHERE x.consumer = i.consumer AND x.origin = i.origin
-                        AND x.message_id = i.message_id AND x.act = 'discard' AND x.replay = 0)
+                        AND x.message_id = i.message_id AND x.act = 'discard' AND x.replay = 0
+                        AND x.reason IS DISTINCT FROM 'other bytes')
          THEN 'discarded'
          ELSE 'done'
        END AS state,

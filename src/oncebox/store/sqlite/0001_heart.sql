@@ -2,7 +2,7 @@
 
 -- name: inbox
 -- What was claimed, and the audit log of it. Rows are inserted with the work that the message
--- causes and never updated. Times are microseconds since 1970 in UTC.
+-- causes, and stay as they are: only who came early gets a new seq, and payloads may be erased. Times are microseconds since 1970 in UTC.
 CREATE TABLE {inbox} (
   seq          INTEGER PRIMARY KEY,
   consumer     TEXT NOT NULL,
