@@ -18,8 +18,9 @@ from oncebox.housekeeping import Purged
 def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Forget messages that are older than the retention, and finished.
 
-    `oncebox run` does this by itself every ten minutes. What is pending, early, dead, quarantined or
-    to be replayed stays. What arrives afterwards, but came into being before, is quarantined: it may be a duplicate.
+    `oncebox run` does this by itself every ten minutes. What is pending, early, dead, quarantined
+    or to be replayed stays. What arrives afterwards, but came into being before, is quarantined: it
+    may be a duplicate.
     """
     inbox = app.load()
     horizon, count = called(inbox, inbox.housekeeping.horizon)

@@ -95,8 +95,9 @@ class Consumer(Loop):
             return
         kept = "for ever" if keeps == timedelta.max else f"for {keeps / A_DAY:g} days"
         reports.logger.warning(
-            "%s: %s keeps messages %s, and this inbox forgets them after %g days: what is delivered "
-            "anew after that is quarantined as too late, not absorbed; give it a longer Retention",
+            "%s: %s keeps messages %s, and this inbox forgets them after %g days: what is "
+            "delivered anew after that is quarantined as too late, not absorbed; give it a longer "
+            "Retention",
             self._inbox.name,
             self._source.name,
             kept,
