@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +31,9 @@ LINES = ".jsonl.gz"
 MANIFEST = ".manifest.json"
 LEVEL = 5
 BLOCK = 1 << 20
+
+LONGEST = 150
+"""Characters of a consumer in the name of its folder."""
 
 MESSAGES = 50_000
 BYTES = 256 << 20
@@ -52,6 +55,12 @@ class Manifest(msgspec.Struct, frozen=True):
     last_received_at: datetime
     last_seq: int
     made_at: datetime
+
+
+class _Format(msgspec.Struct):
+    """What every manifest has."""
+
+    format: int
 
 
 class Folder(Protocol):
@@ -84,7 +93,7 @@ def folder_of(place: str | Path) -> Folder:
     if "://" not in text:
         return Directory(Path(text))
     if text.startswith("file://"):
-        return Directory(Path(text.removeprefix("file://")))
+        return Directory(Path(unquote(text.removeprefix("file://"))))
     return Remote(text)
 
 
@@ -301,12 +310,13 @@ def read_manifest(folder: Folder, name: str) -> Manifest:
     with folder.open(name) as file:
         text = file.read()
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
+        # The format comes first: of a newer one, nothing else is known.
+        format = msgspec.json.decode(text, type=_Format).format
+        if format > FORMAT:
+            raise ArchiveError(f"{name} has format {format}: upgrade oncebox to read it")
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{name} is damaged: {error}") from error
-    if manifest.format > FORMAT:
-        raise ArchiveError(f"{name} has format {manifest.format}: upgrade oncebox to read it")
-    return manifest
 
 
 def check(folder: Folder, manifest: Manifest) -> None:
@@ -350,5 +360,6 @@ def reading(work: Callable[[], T]) -> T:
 
 
 def _named(consumer: str) -> str:
-    """A consumer as the name of a folder."""
-    return quote(consumer, safe="").replace(".", "%2E")
+    """A consumer as the name of a folder, which no file system finds too long."""
+    name = quote(consumer, safe="").replace(".", "%2E")
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(name.encode()).hexdigest()}"
