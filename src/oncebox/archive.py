@@ -288,6 +288,13 @@ def manifests(
     """What is archived of a consumer, oldest first; only files with messages of some time."""
     names = [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
     found = [read_manifest(folder, name) for name in names]
+    return within(found, since, until)
+
+
+def within(
+    found: Sequence[Manifest], since: datetime | None, until: datetime | None
+) -> list[Manifest]:
+    """The files with messages of some time, oldest first."""
     wanted = [
         manifest
         for manifest in found

@@ -19,6 +19,7 @@ from oncebox.archive import (
     reading,
     records,
     unfinished,
+    within,
 )
 from oncebox.audit import checked_deed
 from oncebox.database import committed
@@ -181,11 +182,14 @@ class Archives:
         deed = checked_deed("restore", by, why)
         folder = self._folder(place)
         times = _times(since, until)
-        found: list[Manifest] = yield _off(
-            partial(manifests, folder, self._home.name, **times), is_async
+        everything: list[Manifest] = yield _off(
+            partial(manifests, folder, self._home.name), is_async
         )
+        found = within(everything, **times)
         if not found:
             raise NotFound("there is no such file in the archive")
+        # Numbers go on behind all that is archived: more of it may be restored later.
+        last_seq = max(manifest.last_seq for manifest in everything)
         database = yield from self._home._database_for(is_async)
         store, consumer = self._home._store, self._home.name
         restored = read = 0
@@ -195,7 +199,7 @@ class Archives:
                 store.begin_restore,
                 consumer=consumer,
                 keep=keep.total_seconds(),
-                last_seq=manifest.last_seq,
+                last_seq=last_seq,
                 file=manifest.file,
                 deed=deed,
             )
