@@ -193,7 +193,8 @@ class Archives:
         database = yield from self._home._database_for(is_async)
         store, consumer = self._home._store, self._home.name
         restored = read = 0
-        for manifest in found:
+        # What changed after it was archived is in a later file as well, and that one is right.
+        for manifest in sorted(found, key=lambda manifest: manifest.made_at, reverse=True):
             yield _off(partial(check, folder, manifest), is_async)
             begin = partial(
                 store.begin_restore,
