@@ -141,13 +141,19 @@ ON CONFLICT (consumer, origin, message_id) DO NOTHING
 RETURNING origin, message_id;
 
 -- name: restore_runs
--- Bring attempts back.
+-- Bring attempts back. What was erased since stays erased.
 INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
                        duration, worker, ended_at)
-SELECT :consumer, u.* FROM unnest(
+SELECT :consumer, u.origin, u.id, u.replay, u.number, u.outcome,
+       CASE WHEN NOT EXISTS (SELECT FROM {action} a WHERE a.consumer = :consumer
+                             AND a.origin = u.origin AND a.message_id = u.id AND a.act = 'erase')
+            THEN u.error END,
+       u.fingerprint, u.duration, u.worker, u.ended_at
+FROM unnest(
   :origins::text[], :ids::text[], :replays::bigint[], :numbers::integer[], :outcomes::text[],
   :errors::text[], :fingerprints::text[], :durations::double precision[], :workers::text[],
-  :ended::timestamptz[]) AS u;
+  :ended::timestamptz[])
+  AS u (origin, id, replay, number, outcome, error, fingerprint, duration, worker, ended_at);
 
 -- name: erase
 -- Erase payload and headers of finished messages.

@@ -117,11 +117,14 @@ ON CONFLICT (consumer, origin, message_id) DO NOTHING
 RETURNING origin, message_id;
 
 -- name: restore_runs
--- Bring an attempt back.
+-- Bring an attempt back. What was erased since stays erased.
 INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
                        duration, worker, ended_at)
-VALUES (:consumer, :origin, :id, :replay, :number, :outcome, :error, :fingerprint, :duration,
-        :worker, :ended_at);
+VALUES (:consumer, :origin, :id, :replay, :number, :outcome,
+        CASE WHEN NOT EXISTS (SELECT 1 FROM {action} a WHERE a.consumer = :consumer
+                              AND a.origin = :origin AND a.message_id = :id AND a.act = 'erase')
+             THEN :error END,
+        :fingerprint, :duration, :worker, :ended_at);
 
 -- name: erase
 -- Erase payload and headers of finished messages.
