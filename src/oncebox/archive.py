@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -234,9 +233,9 @@ class Writer:
             made_at=datetime.now(UTC),
         )
         wanted = self._stem + MANIFEST
-        file = self._folder.create(wanted)
-        file.write(msgspec.json.format(msgspec.json.encode(manifest)))
-        self._folder.finish(file, wanted)
+        self._file = self._folder.create(wanted)
+        self._file.write(msgspec.json.format(msgspec.json.encode(manifest)))
+        self._folder.finish(self._file, wanted)
         if read_manifest(self._folder, wanted) != manifest:
             raise ArchiveError(f"{wanted} does not read as it was written")
         return manifest
@@ -255,11 +254,12 @@ class Writer:
         return raw.size, raw.sum.hexdigest()
 
     def give_up(self) -> None:
-        """Leave nothing behind."""
-        with suppress(OSError):
-            self._file.close()
-        for ending in (LINES, MANIFEST):
-            with suppress(OSError):
+        """Leave nothing behind. The manifest goes first: a file without one counts for nothing."""
+        for close in (self._zip.close, self._file.close):
+            with suppress(Exception):
+                close()
+        for ending in (MANIFEST, LINES):
+            with suppress(Exception):
                 self._folder.remove(self._stem + ending)
 
 
@@ -361,7 +361,9 @@ def reading(work: Callable[[], T]) -> T:
     """Read of an archive. Raises ArchiveError where that cannot be done."""
     try:
         return work()
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+    except ArchiveError:
+        raise
+    except Exception as error:  # file systems of fsspec raise what their libraries raise
         told = f"{type(error).__name__}: {error}"
         raise ArchiveError(f"the archive cannot be read ({told})") from error
 

@@ -137,9 +137,12 @@ class Housekeeping:
     def _purge(self, progress: Callable[[int], None] | None, *, is_async: bool) -> Steps[Purged]:
         database = yield from self._home._database_for(is_async)
         passing = yield from self.begin(database)
-        while (yield from passing.step()):
-            if progress is not None:
-                progress(passing.forgotten)
+        try:
+            while (yield from passing.step()):
+                if progress is not None:
+                    progress(passing.forgotten)
+        finally:
+            passing.give_up()
         return Purged(passing.mark, passing.forgotten, passing.held_by)
 
     def _find_erasable(
@@ -242,6 +245,9 @@ class Pass:
         )
         return True
 
+    def give_up(self) -> None:
+        """Leave nothing half done behind."""
+
     def _forget_counters(self, mark: datetime) -> Steps[None]:
         forget = partial(self._store.forget_counters, consumer=self._consumer, mark=mark)
         yield from committed(self._database, forget)
@@ -276,6 +282,12 @@ class ArchivingPass(Pass):
             return False
         return True
 
+    def give_up(self) -> None:
+        """Leave no file behind that will never be finished."""
+        if self._writer is not None:
+            self._writer.give_up()
+        self._writer = None
+
     def _write(self, mark: datetime, window: Any) -> Steps[None]:
         read = partial(self._store.old_messages, consumer=self._consumer, mark=mark, window=window)
         found = yield from seen(self._database, read)
@@ -305,10 +317,9 @@ class ArchivingPass(Pass):
         call: Call = partial(asyncio.to_thread, work) if self._database.is_async else work
         try:
             answer: T = yield call
-        except (OSError, EOFError, ArchiveError) as error:
-            if self._writer is not None:
-                self._writer.give_up()
-            self._writer, self._written, self._left = None, [], []
+        except Exception as error:  # file systems of fsspec raise what their libraries raise
+            self.give_up()
+            self._written, self._left = [], []
             raise ArchiveError(
                 f"the archive cannot be written ({type(error).__name__}: {error}); nothing of it "
                 "was forgotten"
@@ -343,6 +354,12 @@ class Housekeeper:
             take = partial(self._home._store.take_turn, consumer=self._home.name, every=EVERY)
             if (yield from committed(self._database, take)):
                 self._pass = yield from self._housekeeping.begin(self._database)
+
+    def leave(self) -> None:
+        """Whatever was begun is left to others."""
+        if self._pass is not None:
+            self._pass.give_up()
+        self._pass = None
 
     def _tell(self, passing: Pass) -> None:
         if passing.forgotten:

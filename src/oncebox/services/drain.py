@@ -71,6 +71,7 @@ class Drainer(Loop):
                 else:
                     self._go_on()
         finally:
+            keeper.leave()
             if listener is not None:
                 yield from listener.close()
 
