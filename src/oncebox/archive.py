@@ -286,9 +286,13 @@ def manifests(
     until: datetime | None = None,
 ) -> list[Manifest]:
     """What is archived of a consumer, oldest first; only files with messages of some time."""
-    names = [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
-    found = [read_manifest(folder, name) for name in names]
+    found = [read_manifest(folder, name) for name in manifest_names(folder, consumer)]
     return within(found, since, until)
+
+
+def manifest_names(folder: Folder, consumer: str) -> list[str]:
+    """The names of all manifests of a consumer."""
+    return [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
 
 
 def within(

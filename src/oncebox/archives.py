@@ -15,7 +15,9 @@ from oncebox.archive import (
     Manifest,
     check,
     folder_of,
+    manifest_names,
     manifests,
+    read_manifest,
     reading,
     records,
     unfinished,
@@ -107,17 +109,19 @@ class Archives:
         self, *, place: str | None = None, progress: Callable[[int], None] | None = None
     ) -> Checked:
         """Read every file, and compare it to its manifest; `progress` is told how many."""
-        folder, files, messages, damaged = self._folder(place), 0, 0, []
-        found = reading(partial(manifests, folder, self._home.name))
-        for files, manifest in enumerate(found, start=1):
-            messages += manifest.count
+        folder, consumer, messages, damaged = self._folder(place), self._home.name, 0, []
+        names = reading(partial(manifest_names, folder, consumer))
+        for number, name in enumerate(names, start=1):
             try:
+                manifest = reading(partial(read_manifest, folder, name))
+                messages += manifest.count
                 reading(partial(check, folder, manifest))
             except ArchiveError as error:
                 damaged.append(str(error))
             if progress is not None:
-                progress(files)
-        return Checked(files, messages, damaged, unfinished(folder, self._home.name))
+                progress(number)
+        begun = reading(partial(unfinished, folder, consumer))
+        return Checked(len(names), messages, damaged, begun)
 
     async def acheck(
         self, *, place: str | None = None, progress: Callable[[int], None] | None = None

@@ -81,8 +81,7 @@ def _print(found: list[Manifest]) -> None:
 
 
 def _check(inbox: Inbox, place: str | None, as_json: bool) -> None:
-    total = len(called(inbox, inbox.archives.find, place=place))
-    with progress_bar("check", total) as progress:
+    with progress_bar("check", None) as progress:
         checked: Checked = called(inbox, inbox.archives.check, place=place, progress=progress.seen)
     if as_json:
         print_json(checked)
