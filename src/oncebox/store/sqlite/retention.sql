@@ -102,6 +102,14 @@ SELECT last, EXISTS (SELECT 1 FROM {inbox}) FROM {seq};
 -- Numbers go on behind those of messages that are restored.
 UPDATE {seq} SET last = :last RETURNING last;
 
+-- name: taken_numbers
+-- Whether other messages have the numbers of some that are to be restored.
+SELECT 1 FROM json_each(:messages) u
+CROSS JOIN {inbox} i ON i.seq = json_extract(u.value, '$[2]')
+WHERE NOT (i.consumer = :consumer AND i.origin = json_extract(u.value, '$[0]')
+           AND i.message_id = json_extract(u.value, '$[1]'))
+LIMIT 1;
+
 -- name: restore
 -- Bring a message back, unless it is there. What was erased since stays erased.
 INSERT INTO {inbox} (consumer, origin, message_id, seq, type, version, key, payload, content_hash,
