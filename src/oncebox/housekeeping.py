@@ -113,7 +113,7 @@ class Housekeeping:
         return await arun(self._erase(why, by, progress, which, is_async=True))
 
     def count_erasable(self, **which: Unpack[Which]) -> int:
-        """How many messages that match have a payload."""
+        """How many messages that match have anything to erase."""
         return len(run(self._find_erasable(checked_past(which), is_async=False)))
 
     async def acount_erasable(self, **which: Unpack[Which]) -> int:
@@ -153,7 +153,7 @@ class Housekeeping:
         database = yield from self._home._database_for(is_async)
         find = partial(self._home._store.find_past, consumer=self._home.name, past=past)
         found = yield from seen(database, find)
-        return [(key, origin, id) for key, origin, id, has_payload in found if has_payload]
+        return [(key, origin, id) for key, origin, id, is_erasable in found if is_erasable]
 
     def _erase(
         self,

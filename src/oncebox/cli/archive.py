@@ -183,4 +183,4 @@ def erase(
 
 
 def _matching(count: int) -> str:
-    return f"{count:,} messages match, and have a payload"
+    return f"{count:,} messages match, and have something to erase"
