@@ -78,20 +78,24 @@ JOIN {attempt} a ON a.consumer = :consumer AND a.origin = u.origin AND a.message
 ORDER BY a.id;
 
 -- name: forget_these
--- Forget messages that are archived, and their attempts; not what has changed since.
+-- Forget messages that are archived, and their attempts; not what has changed since. LATERAL, so that
+-- they are looked up one by one: of tables that were never analyzed all would be read for each.
 WITH wanted AS MATERIALIZED (
   SELECT * FROM unnest(:origins::text[], :ids::text[], :runs::bigint[], :kept::boolean[])
     AS u (origin, id, runs, kept)
 ), gone AS (
   DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-    SELECT f.place FROM wanted w
-    JOIN {finished} f ON f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
-    WHERE (f.payload IS NOT NULL) = w.kept
-      AND w.runs = (SELECT count(*) FROM {attempt} a WHERE a.consumer = :consumer
-                    AND a.origin = w.origin AND a.message_id = w.id)
-      AND NOT EXISTS (SELECT FROM {consumer} c
-                      WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
-    FOR UPDATE OF f SKIP LOCKED
+    SELECT u.place FROM wanted w
+    CROSS JOIN LATERAL (
+      SELECT f.place FROM {finished} f
+      WHERE f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
+        AND (f.payload IS NOT NULL) = w.kept
+        AND w.runs = (SELECT count(*) FROM {attempt} a WHERE a.consumer = :consumer
+                      AND a.origin = w.origin AND a.message_id = w.id)
+        AND NOT EXISTS (SELECT FROM {consumer} c
+                        WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
+      FOR UPDATE OF f SKIP LOCKED
+    ) u
   ))
   RETURNING origin, message_id
 ), trail AS (
