@@ -58,6 +58,8 @@ def archive(
     Messages are archived before they are forgotten where the inbox has
     retention=Retention(days=..., archive="..."). A file is only restored if it is sound.
     """
+    if check and restore:
+        raise click.UsageError("--check or --restore, not both: what is restored is checked")
     inbox = app.load()
     if check:
         _check(inbox, place, as_json)
