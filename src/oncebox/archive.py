@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +30,9 @@ LINES = ".jsonl.gz"
 MANIFEST = ".manifest.json"
 LEVEL = 5
 BLOCK = 1 << 20
+
+LONGEST = 150
+"""Characters of a consumer in the name of its folder."""
 
 MESSAGES = 50_000
 BYTES = 256 << 20
@@ -52,6 +54,12 @@ class Manifest(msgspec.Struct, frozen=True):
     last_received_at: datetime
     last_seq: int
     made_at: datetime
+
+
+class _Format(msgspec.Struct):
+    """What every manifest has."""
+
+    format: int
 
 
 class Folder(Protocol):
@@ -84,7 +92,7 @@ def folder_of(place: str | Path) -> Folder:
     if "://" not in text:
         return Directory(Path(text))
     if text.startswith("file://"):
-        return Directory(Path(text.removeprefix("file://")))
+        return Directory(Path(unquote(text.removeprefix("file://"))))
     return Remote(text)
 
 
@@ -225,9 +233,9 @@ class Writer:
             made_at=datetime.now(UTC),
         )
         wanted = self._stem + MANIFEST
-        file = self._folder.create(wanted)
-        file.write(msgspec.json.format(msgspec.json.encode(manifest)))
-        self._folder.finish(file, wanted)
+        self._file = self._folder.create(wanted)
+        self._file.write(msgspec.json.format(msgspec.json.encode(manifest)))
+        self._folder.finish(self._file, wanted)
         if read_manifest(self._folder, wanted) != manifest:
             raise ArchiveError(f"{wanted} does not read as it was written")
         return manifest
@@ -246,11 +254,12 @@ class Writer:
         return raw.size, raw.sum.hexdigest()
 
     def give_up(self) -> None:
-        """Leave nothing behind."""
-        with suppress(OSError):
-            self._file.close()
-        for ending in (LINES, MANIFEST):
-            with suppress(OSError):
+        """Leave nothing behind. The manifest goes first: a file without one counts for nothing."""
+        for close in (self._zip.close, self._file.close):
+            with suppress(Exception):
+                close()
+        for ending in (MANIFEST, LINES):
+            with suppress(Exception):
                 self._folder.remove(self._stem + ending)
 
 
@@ -277,8 +286,19 @@ def manifests(
     until: datetime | None = None,
 ) -> list[Manifest]:
     """What is archived of a consumer, oldest first; only files with messages of some time."""
-    names = [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
-    found = [read_manifest(folder, name) for name in names]
+    found = [read_manifest(folder, name) for name in manifest_names(folder, consumer)]
+    return within(found, since, until)
+
+
+def manifest_names(folder: Folder, consumer: str) -> list[str]:
+    """The names of all manifests of a consumer."""
+    return [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
+
+
+def within(
+    found: Sequence[Manifest], since: datetime | None, until: datetime | None
+) -> list[Manifest]:
+    """The files with messages of some time, oldest first."""
     wanted = [
         manifest
         for manifest in found
@@ -301,12 +321,13 @@ def read_manifest(folder: Folder, name: str) -> Manifest:
     with folder.open(name) as file:
         text = file.read()
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
+        # The format comes first: of a newer one, nothing else is known.
+        format = msgspec.json.decode(text, type=_Format).format
+        if format > FORMAT:
+            raise ArchiveError(f"{name} has format {format}: upgrade oncebox to read it")
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{name} is damaged: {error}") from error
-    if manifest.format > FORMAT:
-        raise ArchiveError(f"{name} has format {manifest.format}: upgrade oncebox to read it")
-    return manifest
 
 
 def check(folder: Folder, manifest: Manifest) -> None:
@@ -344,11 +365,14 @@ def reading(work: Callable[[], T]) -> T:
     """Read of an archive. Raises ArchiveError where that cannot be done."""
     try:
         return work()
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+    except ArchiveError:
+        raise
+    except Exception as error:  # file systems of fsspec raise what their libraries raise
         told = f"{type(error).__name__}: {error}"
         raise ArchiveError(f"the archive cannot be read ({told})") from error
 
 
 def _named(consumer: str) -> str:
-    """A consumer as the name of a folder."""
-    return quote(consumer, safe="").replace(".", "%2E")
+    """A consumer as the name of a folder, which no file system finds too long."""
+    name = quote(consumer, safe="").replace(".", "%2E")
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(name.encode()).hexdigest()}"

@@ -15,10 +15,13 @@ from oncebox.archive import (
     Manifest,
     check,
     folder_of,
+    manifest_names,
     manifests,
+    read_manifest,
     reading,
     records,
     unfinished,
+    within,
 )
 from oncebox.audit import checked_deed
 from oncebox.database import committed
@@ -106,17 +109,19 @@ class Archives:
         self, *, place: str | None = None, progress: Callable[[int], None] | None = None
     ) -> Checked:
         """Read every file, and compare it to its manifest; `progress` is told how many."""
-        folder, files, messages, damaged = self._folder(place), 0, 0, []
-        found = reading(partial(manifests, folder, self._home.name))
-        for files, manifest in enumerate(found, start=1):
-            messages += manifest.count
+        folder, consumer, messages, damaged = self._folder(place), self._home.name, 0, []
+        names = reading(partial(manifest_names, folder, consumer))
+        for number, name in enumerate(names, start=1):
             try:
+                manifest = reading(partial(read_manifest, folder, name))
+                messages += manifest.count
                 reading(partial(check, folder, manifest))
             except ArchiveError as error:
                 damaged.append(str(error))
             if progress is not None:
-                progress(files)
-        return Checked(files, messages, damaged, unfinished(folder, self._home.name))
+                progress(number)
+        begun = reading(partial(unfinished, folder, consumer))
+        return Checked(len(names), messages, damaged, begun)
 
     async def acheck(
         self, *, place: str | None = None, progress: Callable[[int], None] | None = None
@@ -181,21 +186,25 @@ class Archives:
         deed = checked_deed("restore", by, why)
         folder = self._folder(place)
         times = _times(since, until)
-        found: list[Manifest] = yield _off(
-            partial(manifests, folder, self._home.name, **times), is_async
+        everything: list[Manifest] = yield _off(
+            partial(manifests, folder, self._home.name), is_async
         )
+        found = within(everything, **times)
         if not found:
             raise NotFound("there is no such file in the archive")
+        # Numbers go on behind all that is archived: more of it may be restored later.
+        last_seq = max(manifest.last_seq for manifest in everything)
         database = yield from self._home._database_for(is_async)
         store, consumer = self._home._store, self._home.name
         restored = read = 0
-        for manifest in found:
+        # What changed after it was archived is in a later file as well, and that one is right.
+        for manifest in sorted(found, key=lambda manifest: manifest.made_at, reverse=True):
             yield _off(partial(check, folder, manifest), is_async)
             begin = partial(
                 store.begin_restore,
                 consumer=consumer,
                 keep=keep.total_seconds(),
-                last_seq=manifest.last_seq,
+                last_seq=last_seq,
                 file=manifest.file,
                 deed=deed,
             )

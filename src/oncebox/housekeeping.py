@@ -113,7 +113,7 @@ class Housekeeping:
         return await arun(self._erase(why, by, progress, which, is_async=True))
 
     def count_erasable(self, **which: Unpack[Which]) -> int:
-        """How many messages that match have a payload."""
+        """How many messages that match have anything to erase."""
         return len(run(self._find_erasable(checked_past(which), is_async=False)))
 
     async def acount_erasable(self, **which: Unpack[Which]) -> int:
@@ -137,9 +137,12 @@ class Housekeeping:
     def _purge(self, progress: Callable[[int], None] | None, *, is_async: bool) -> Steps[Purged]:
         database = yield from self._home._database_for(is_async)
         passing = yield from self.begin(database)
-        while (yield from passing.step()):
-            if progress is not None:
-                progress(passing.forgotten)
+        try:
+            while (yield from passing.step()):
+                if progress is not None:
+                    progress(passing.forgotten)
+        finally:
+            passing.give_up()
         return Purged(passing.mark, passing.forgotten, passing.held_by)
 
     def _find_erasable(
@@ -150,7 +153,7 @@ class Housekeeping:
         database = yield from self._home._database_for(is_async)
         find = partial(self._home._store.find_past, consumer=self._home.name, past=past)
         found = yield from seen(database, find)
-        return [(key, origin, id) for key, origin, id, has_payload in found if has_payload]
+        return [(key, origin, id) for key, origin, id, is_erasable in found if is_erasable]
 
     def _erase(
         self,
@@ -242,6 +245,9 @@ class Pass:
         )
         return True
 
+    def give_up(self) -> None:
+        """Leave nothing half done behind."""
+
     def _forget_counters(self, mark: datetime) -> Steps[None]:
         forget = partial(self._store.forget_counters, consumer=self._consumer, mark=mark)
         yield from committed(self._database, forget)
@@ -276,6 +282,12 @@ class ArchivingPass(Pass):
             return False
         return True
 
+    def give_up(self) -> None:
+        """Leave no file behind that will never be finished."""
+        if self._writer is not None:
+            self._writer.give_up()
+        self._writer = None
+
     def _write(self, mark: datetime, window: Any) -> Steps[None]:
         read = partial(self._store.old_messages, consumer=self._consumer, mark=mark, window=window)
         found = yield from seen(self._database, read)
@@ -305,10 +317,9 @@ class ArchivingPass(Pass):
         call: Call = partial(asyncio.to_thread, work) if self._database.is_async else work
         try:
             answer: T = yield call
-        except (OSError, EOFError, ArchiveError) as error:
-            if self._writer is not None:
-                self._writer.give_up()
-            self._writer, self._written, self._left = None, [], []
+        except Exception as error:  # file systems of fsspec raise what their libraries raise
+            self.give_up()
+            self._written, self._left = [], []
             raise ArchiveError(
                 f"the archive cannot be written ({type(error).__name__}: {error}); nothing of it "
                 "was forgotten"
@@ -351,6 +362,12 @@ class Housekeeper:
         if (yield from committed(self._database, take)):
             self._pass = yield from self._housekeeping.begin(self._database)
         return self._pass is not None
+
+    def leave(self) -> None:
+        """Whatever was begun is left to others."""
+        if self._pass is not None:
+            self._pass.give_up()
+        self._pass = None
 
     def _tell(self, passing: Pass) -> None:
         if passing.forgotten:

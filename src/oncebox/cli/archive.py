@@ -58,6 +58,8 @@ def archive(
     Messages are archived before they are forgotten where the inbox has
     retention=Retention(days=..., archive="..."). A file is only restored if it is sound.
     """
+    if check and restore:
+        raise click.UsageError("--check or --restore, not both: what is restored is checked")
     inbox = app.load()
     if check:
         _check(inbox, place, as_json)
@@ -81,8 +83,7 @@ def _print(found: list[Manifest]) -> None:
 
 
 def _check(inbox: Inbox, place: str | None, as_json: bool) -> None:
-    total = len(called(inbox, inbox.archives.find, place=place))
-    with progress_bar("check", total) as progress:
+    with progress_bar("check", None) as progress:
         checked: Checked = called(inbox, inbox.archives.check, place=place, progress=progress.seen)
     if as_json:
         print_json(checked)
@@ -184,4 +185,4 @@ def erase(
 
 
 def _matching(count: int) -> str:
-    return f"{count:,} messages match, and have a payload"
+    return f"{count:,} messages match, and have something to erase"

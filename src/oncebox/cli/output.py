@@ -84,8 +84,8 @@ class Bar(Progress):
         self.update(self.task_ids[0], completed=done)
 
 
-def progress_bar(verb: str, total: int) -> Bar:
-    """A bar on stderr, for as long as it is entered."""
+def progress_bar(verb: str, total: int | None) -> Bar:
+    """A bar on stderr, for as long as it is entered; None where nobody knows how much there is."""
     bar = Bar(
         TextColumn(verb),
         BarColumn(),

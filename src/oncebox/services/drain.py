@@ -73,6 +73,7 @@ class Drainer(Loop):
                 else:
                     self._go_on()
         finally:
+            keeper.leave()
             if listener is not None:
                 yield from listener.close()
 

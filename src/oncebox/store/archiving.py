@@ -146,7 +146,7 @@ class Archiving(Dialect):
     def find_past(
         self, connection: Connection, consumer: str, past: Past
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, whether there is a payload."""
+        """Messages that match, in any state: key, origin, id, whether anything is to be erased."""
         sql, params = self._past(consumer, past)
         wanted = self._sql["find_past"].replace("PAST", sql)
         return (yield from connection.fetch(wanted, params))

@@ -370,7 +370,7 @@ class Store(Protocol):
     def find_past(
         self, connection: Connection, consumer: str, past: Past
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, whether there is a payload."""
+        """Messages that match, in any state: key, origin, id, whether anything is to be erased."""
         ...
 
     def count_strangers(self, connection: Connection, consumer: str, past: Past) -> Steps[int]:

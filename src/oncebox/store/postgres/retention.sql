@@ -78,20 +78,24 @@ JOIN {attempt} a ON a.consumer = :consumer AND a.origin = u.origin AND a.message
 ORDER BY a.id;
 
 -- name: forget_these
--- Forget messages that are archived, and their attempts; not what has changed since.
+-- Forget messages that are archived, and their attempts; not what has changed since. LATERAL, so that
+-- they are looked up one by one: of tables that were never analyzed all would be read for each.
 WITH wanted AS MATERIALIZED (
   SELECT * FROM unnest(:origins::text[], :ids::text[], :runs::bigint[], :kept::boolean[])
     AS u (origin, id, runs, kept)
 ), gone AS (
   DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-    SELECT f.place FROM wanted w
-    JOIN {finished} f ON f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
-    WHERE (f.payload IS NOT NULL) = w.kept
-      AND w.runs = (SELECT count(*) FROM {attempt} a WHERE a.consumer = :consumer
-                    AND a.origin = w.origin AND a.message_id = w.id)
-      AND NOT EXISTS (SELECT FROM {consumer} c
-                      WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
-    FOR UPDATE OF f SKIP LOCKED
+    SELECT u.place FROM wanted w
+    CROSS JOIN LATERAL (
+      SELECT f.place FROM {finished} f
+      WHERE f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
+        AND (f.payload IS NOT NULL) = w.kept
+        AND w.runs = (SELECT count(*) FROM {attempt} a WHERE a.consumer = :consumer
+                      AND a.origin = w.origin AND a.message_id = w.id)
+        AND NOT EXISTS (SELECT FROM {consumer} c
+                        WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
+      FOR UPDATE OF f SKIP LOCKED
+    ) u
   ))
   RETURNING origin, message_id
 ), trail AS (
@@ -141,13 +145,19 @@ ON CONFLICT (consumer, origin, message_id) DO NOTHING
 RETURNING origin, message_id;
 
 -- name: restore_runs
--- Bring attempts back.
+-- Bring attempts back. What was erased since stays erased.
 INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
                        duration, worker, ended_at)
-SELECT :consumer, u.* FROM unnest(
+SELECT :consumer, u.origin, u.id, u.replay, u.number, u.outcome,
+       CASE WHEN NOT EXISTS (SELECT FROM {action} a WHERE a.consumer = :consumer
+                             AND a.origin = u.origin AND a.message_id = u.id AND a.act = 'erase')
+            THEN u.error END,
+       u.fingerprint, u.duration, u.worker, u.ended_at
+FROM unnest(
   :origins::text[], :ids::text[], :replays::bigint[], :numbers::integer[], :outcomes::text[],
   :errors::text[], :fingerprints::text[], :durations::double precision[], :workers::text[],
-  :ended::timestamptz[]) AS u;
+  :ended::timestamptz[])
+  AS u (origin, id, replay, number, outcome, error, fingerprint, duration, worker, ended_at);
 
 -- name: erase
 -- Erase payload and headers of finished messages.

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from oncebox.errors import ArchiveError
 from oncebox.store.archiving import Archiving, Name
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.keeping import Keeping
@@ -70,6 +71,13 @@ class Forgetful(Keeping, Archiving):
     def _restore(
         self, connection: Connection, consumer: str, records: Sequence[Record]
     ) -> Steps[list[Sequence[Any]]]:
+        numbered = json([(record.origin, record.id, record.seq) for record in records])
+        taken = {"consumer": consumer, "messages": numbered}
+        if (yield from connection.fetch(self._sql["taken_numbers"], taken)):
+            raise ArchiveError(
+                "the archive comes from another database: here, others have the numbers of its "
+                "messages"
+            )
         restored: list[Sequence[Any]] = []
         for record in records:
             fields = {

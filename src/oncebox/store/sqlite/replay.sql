@@ -35,8 +35,15 @@ SELECT count(*) FILTER (WHERE m.state = :state AND m.has_payload),
 FROM (PAST) m;
 
 -- name: find_past
--- Messages of the past, in the order of their numbers; PAST is one of the statements above.
-SELECT m.key, m.origin, m.message_id, m.has_payload FROM (PAST) m ORDER BY m.seq;
+-- Messages of the past, in the order of their numbers, and whether anything of them is to be erased;
+-- PAST is one of the statements above. What is unfinished has a payload elsewhere.
+SELECT m.key, m.origin, m.message_id,
+       m.has_payload OR m.state NOT IN ('done', 'discarded')
+       OR EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = :consumer AND i.origin = m.origin
+                  AND i.message_id = m.message_id AND i.headers IS NOT NULL)
+       OR EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
+                  AND a.message_id = m.message_id AND a.error IS NOT NULL)
+FROM (PAST) m ORDER BY m.seq;
 
 -- name: note_items
 -- Note what is to be replayed; PAST is one of the statements above.

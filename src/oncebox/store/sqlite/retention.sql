@@ -102,6 +102,14 @@ SELECT last, EXISTS (SELECT 1 FROM {inbox}) FROM {seq};
 -- Numbers go on behind those of messages that are restored.
 UPDATE {seq} SET last = :last RETURNING last;
 
+-- name: taken_numbers
+-- Whether other messages have the numbers of some that are to be restored.
+SELECT 1 FROM json_each(:messages) u
+CROSS JOIN {inbox} i ON i.seq = json_extract(u.value, '$[2]')
+WHERE NOT (i.consumer = :consumer AND i.origin = json_extract(u.value, '$[0]')
+           AND i.message_id = json_extract(u.value, '$[1]'))
+LIMIT 1;
+
 -- name: restore
 -- Bring a message back, unless it is there. What was erased since stays erased.
 INSERT INTO {inbox} (consumer, origin, message_id, seq, type, version, key, payload, content_hash,
@@ -117,11 +125,14 @@ ON CONFLICT (consumer, origin, message_id) DO NOTHING
 RETURNING origin, message_id;
 
 -- name: restore_runs
--- Bring an attempt back.
+-- Bring an attempt back. What was erased since stays erased.
 INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
                        duration, worker, ended_at)
-VALUES (:consumer, :origin, :id, :replay, :number, :outcome, :error, :fingerprint, :duration,
-        :worker, :ended_at);
+VALUES (:consumer, :origin, :id, :replay, :number, :outcome,
+        CASE WHEN NOT EXISTS (SELECT 1 FROM {action} a WHERE a.consumer = :consumer
+                              AND a.origin = :origin AND a.message_id = :id AND a.act = 'erase')
+             THEN :error END,
+        :fingerprint, :duration, :worker, :ended_at);
 
 -- name: erase
 -- Erase payload and headers of finished messages.
