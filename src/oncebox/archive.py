@@ -238,6 +238,7 @@ class Writer:
         self._folder.finish(self._file, wanted)
         if read_manifest(self._folder, wanted) != manifest:
             raise ArchiveError(f"{wanted} does not read as it was written")
+        check(self._folder, manifest)  # nobody has taken the file for a leftover meanwhile
         return manifest
 
     def _read_back(self, name: str) -> tuple[int, str]:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from oncebox import reports
-from oncebox.errors import OnceboxError
+from oncebox.database import is_crowded
+from oncebox.errors import DatabaseUnavailable, OnceboxError
 from oncebox.store.contract import Steps
 
 PAUSE = 60.0
@@ -28,9 +29,9 @@ class Aside:
             return False
         try:
             return (yield from self._step())
-        except OnceboxError:
-            raise
         except Exception as error:
+            if isinstance(error, OnceboxError) and not _is_crowded(error):
+                raise
             self._not_before = time.monotonic() + PAUSE
             reports.logger.exception(
                 "%s: %s: this cannot go on (%s), and is tried again in %.0f seconds; messages run",
@@ -40,3 +41,7 @@ class Aside:
                 PAUSE,
             )
             return False
+
+
+def _is_crowded(error: OnceboxError) -> bool:
+    return isinstance(error, DatabaseUnavailable) and is_crowded(error)

@@ -14,10 +14,10 @@ import msgspec
 from oncebox import reports
 from oncebox.archive import Folder, Writer, folder_of
 from oncebox.audit import checked_deed
-from oncebox.database import committed, seen
+from oncebox.database import committed, is_crowded, seen
 from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
-from oncebox.errors import ArchiveError, ConfigurationError
+from oncebox.errors import ArchiveError, ConfigurationError, DatabaseUnavailable
 from oncebox.past import Which, checked_past
 from oncebox.retention import Horizon, Retention, horizon
 from oncebox.store.contract import Call, Steps, Store
@@ -50,7 +50,8 @@ class Erased(msgspec.Struct, frozen=True):
 
     done: int
     left: int
-    """How many were not erased: they are unfinished, or quarantined. Run or discard them first."""
+    """How many were not erased: they are unfinished, quarantined or in a replay, which is to end
+    first; or their keys were busy."""
 
 
 class Home(Protocol):
@@ -173,7 +174,12 @@ class Housekeeping:
         for first in range(0, len(found), AT_ONCE):
             some = found[first : first + AT_ONCE]
             erase = partial(store.erase, consumer=consumer, messages=some, deed=deed)
-            erased += yield from committed(database, erase)
+            try:
+                erased += yield from committed(database, erase)
+            except DatabaseUnavailable as error:
+                if not is_crowded(error):
+                    raise
+                continue  # somebody has a key of theirs for long: they are left
             if progress is not None:
                 progress(erased)
         count = partial(store.count_strangers, consumer=consumer, past=past)
@@ -187,10 +193,6 @@ class Housekeeping:
         wanted, retention = found.mark, self._home.retention
         if wanted is None:
             return Pass(database, store, consumer, None, [], found.held_by)
-        held = yield from seen(database, lambda work: store.hold_until(work, consumer))
-        if held is not None:
-            why = f"messages were restored, and are kept until {held:%Y-%m-%d %H:%M}"
-            return Pass(database, store, consumer, None, [], [*found.held_by, why])
         # The mark comes first: whatever is forgotten after it is known to be old.
         mark = yield from committed(database, lambda work: store.set_mark(work, consumer, wanted))
         windows = yield from seen(database, lambda work: store.old_windows(work, consumer, mark))
@@ -204,9 +206,12 @@ class Housekeeping:
             raise ConfigurationError(
                 f"inbox {self._home.name!r} keeps everything: give it retention=Retention(days=7)"
             )
-        sight = yield from seen(
-            database, lambda work: self._home._store.sight(work, self._home.name)
-        )
+        store, consumer = self._home._store, self._home.name
+        held = yield from seen(database, lambda work: store.hold_until(work, consumer))
+        if held is not None:
+            why = f"messages were restored, and are kept until {held:%Y-%m-%d %H:%M}"
+            return Horizon(None, [why])
+        sight = yield from seen(database, lambda work: store.sight(work, consumer))
         return horizon(sight, self._home.retention)
 
 
@@ -344,6 +349,8 @@ class Housekeeper:
         if self._pass is None:
             return (yield from self._begin())
         passing, self._pass = self._pass, None
+        if time.monotonic() >= self._ask_at:
+            yield from self._take_turn(every=0)  # we are still at it
         try:
             if (yield from passing.step()):
                 self._pass = passing
@@ -355,13 +362,15 @@ class Housekeeper:
 
     def _begin(self) -> Steps[bool]:
         """Look whether it is our turn, once in a while."""
-        if time.monotonic() < self._ask_at:
-            return False
-        self._ask_at = time.monotonic() + ASK_EVERY
-        take = partial(self._home._store.take_turn, consumer=self._home.name, every=EVERY)
-        if (yield from committed(self._database, take)):
+        if time.monotonic() >= self._ask_at and (yield from self._take_turn(every=EVERY)):
             self._pass = yield from self._housekeeping.begin(self._database)
         return self._pass is not None
+
+    def _take_turn(self, *, every: float) -> Steps[bool]:
+        """Whether it is our turn, unless somebody had it within so many seconds."""
+        self._ask_at = time.monotonic() + ASK_EVERY
+        take = partial(self._home._store.take_turn, consumer=self._home.name, every=every)
+        return (yield from committed(self._database, take))
 
     def leave(self) -> None:
         """Whatever was begun is left to others."""
@@ -378,4 +387,4 @@ class Housekeeper:
                 passing.mark,
             )
         for why in passing.held_by:
-            reports.logger.warning("%s: nothing newer is forgotten: %s", self._home.name, why)
+            reports.logger.warning("%s: not everything is forgotten yet: %s", self._home.name, why)

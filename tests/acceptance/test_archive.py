@@ -124,7 +124,7 @@ def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
     checked = oncebox("archive", "billing:inbox", "--check")
     assert checked.returncode == 1
     assert f"{lines.name} is damaged" in checked.stdout
-    assert "begun.jsonl.gz.part was never finished" in checked.stdout
+    assert "begun.jsonl.gz.part is not finished" in checked.stdout
     assert checked.stdout.endswith("0 of 1 files are sound\n")
     found = oncebox("archive", "billing:inbox", "--check", "--json")
     assert found.returncode == 1
@@ -186,7 +186,7 @@ def test_payloads_are_erased_and_what_is_unfinished_is_counted(
     left = oncebox(*erase, *ACT)
     assert (left.returncode, left.stdout) == (
         5,
-        "erase: 0 done, 1 left: they are unfinished or quarantined\n",
+        "erase: 0 done, 1 left: unfinished, quarantined, in a replay or busy\n",
     )
     acts = "SELECT act, by_whom, message_id FROM oncebox_action ORDER BY message_id"
     assert query(database, acts) == [("erase", "ada", id) for id in ("1", "2", "3")]

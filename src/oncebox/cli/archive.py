@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -91,7 +91,7 @@ def _check(inbox: Inbox, place: str | None, as_json: bool) -> None:
         for sentence in checked.damaged:
             click.secho(sentence, fg="red")
         for name in checked.unfinished:
-            click.echo(f"{name} was never finished: it counts for nothing, and may be deleted")
+            click.echo(f"{name} is not finished: its writer died, or is still at it")
         sound = checked.files - len(checked.damaged)
         click.echo(f"{sound:,} of {checked.files:,} files are sound")
     if checked.damaged:
@@ -112,7 +112,7 @@ def _restore(
     count = sum(manifest.count for manifest in found)
     why = options["why"] or asked_why()
     if not options["yes"]:
-        question = f"Bring up to {count:,} messages back, and forget nothing for {_span(options)}?"
+        question = f"Bring up to {count:,} messages back?"
         click.confirm(question, abort=True, err=True)
     deed = {"why": why, "by": options["by"], "keep": options["keep"]}
     with progress_bar("restore", count) as progress:
@@ -124,11 +124,6 @@ def _restore(
     else:
         known = f"; {restored.known:,} were there" if restored.known else ""
         click.echo(f"{restored.messages:,} messages came back{known}")
-
-
-def _span(options: dict[str, Any]) -> timedelta:
-    span: timedelta = options["keep"]
-    return span
 
 
 @click.command()
@@ -178,7 +173,8 @@ def erase(
     if as_json:
         print_json(erased)
     else:
-        left = f", {erased.left:,} left: they are unfinished or quarantined" if erased.left else ""
+        left = f", {erased.left:,} left: unfinished, quarantined, in a replay or busy"
+        left *= bool(erased.left)
         click.echo(f"erase: {erased.done:,} done{left}")
     if erased.left:
         raise SystemExit(PARTIAL)

@@ -27,8 +27,10 @@ def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
     for why in horizon.held_by:
         click.secho(f"not everything is forgotten yet: {why}", fg="yellow", err=True)
     if dry_run or not count:
-        if as_json:
+        if as_json and dry_run:
             print_json({"mark": horizon.mark, "would_forget": count, "held_by": horizon.held_by})
+        elif as_json:
+            print_json(Purged(horizon.mark, 0, horizon.held_by))
         else:
             since = f" from before {text(horizon.mark)}" if horizon.mark else " old enough"
             click.echo(f"{count:,} messages are{since}, finished or not")

@@ -160,6 +160,11 @@ def _is_passing(error: Exception) -> bool:
     return faults.needs_rerun(error) or faults.is_impatient(error)
 
 
+def is_crowded(error: DatabaseUnavailable) -> bool:
+    """Whether the database is there, and somebody else has what is wanted for too long."""
+    return isinstance(error.__cause__, Exception) and faults.is_impatient(error.__cause__)
+
+
 def unavailable(error: BaseException | None) -> DatabaseUnavailable:
     """What is raised when the database does not let anything through."""
     return DatabaseUnavailable(f"{_told(error)}; {ADVICE}")
