@@ -16,12 +16,15 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.dialect import Dialect
 from oncebox.store.records import Arrival, Count, Deed, Early, Gap, Move
 
-AT_ONCE = 1_000
-"""Messages of a key that are stored at once when the number comes that they waited for."""
-
-
 class Sequencing(Dialect):
     """A store, as far as messages are numbered."""
+
+    at_once = 1_000
+    """Messages of a key that are stored at once when the number comes that they waited for."""
+
+    def _numbers(self, following: int | None, early: Sequence[int]) -> Numbers:
+        """What is known, where one more was looked for than is stored at once."""
+        return Numbers(following, early[: self.at_once], len(early) > self.at_once)
 
     @abstractmethod
     def numbers(
