@@ -151,10 +151,9 @@ class GapKeeper:
             go_on = partial(continue_count, store=store, consumer=consumer, count=count)
             done = (yield from self._try(go_on)) or done
         age = self._gaps.limit.total_seconds()
-        look = partial(store.gaps, consumer=consumer, age=age, limit=AT_ONCE)
-        due = yield from seen(self._database, look)
-        if due and (yield from self._is_clear()):
-            for gap in due:
+        if (yield from self._is_clear()):
+            look = partial(store.gaps, consumer=consumer, age=age, limit=AT_ONCE)
+            for gap in (yield from seen(self._database, look)):
                 done = (yield from self._end(gap, age)) or done
         if done:
             self._look_at = 0.0
@@ -162,9 +161,10 @@ class GapKeeper:
 
     def _is_clear(self) -> Steps[bool]:
         """Whether nothing has lagged behind for long enough: the number may be still to come."""
-        sight = yield from seen(self._database, partial(self._store.sight, consumer=self._consumer))
+        look = partial(self._store.parts_seen, consumer=self._consumer)
+        parts = yield from seen(self._database, look)
         now = time.monotonic()
-        if any(is_behind(part) for part in sight.parts):
+        if any(is_behind(part) for part in parts):
             self._clear_since = now
         limit = self._gaps.limit.total_seconds()
         return self._clear_since is None or now - self._clear_since >= limit

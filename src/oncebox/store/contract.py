@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from oncebox.retention import Sight
+from oncebox.retention import PartSight, Sight
 from oncebox.sequence import Numbers
 from oncebox.store.records import (
     Advance,
@@ -294,6 +294,10 @@ class Store(Protocol):
 
     def sight(self, connection: Connection, consumer: str) -> Steps[Sight]:
         """What is known of what is still to come."""
+        ...
+
+    def parts_seen(self, connection: Connection, consumer: str) -> Steps[list[PartSight]]:
+        """How the parts of sources stand."""
         ...
 
     def set_mark(self, connection: Connection, consumer: str, mark: datetime) -> Steps[datetime]:

@@ -16,6 +16,7 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.dialect import Dialect
 from oncebox.store.records import Arrival, Count, Deed, Early, Gap, Move
 
+
 class Sequencing(Dialect):
     """A store, as far as messages are numbered."""
 
