@@ -449,9 +449,11 @@ class Store(Protocol):
         *,
         age: float = 0,
         key: str | None = None,
+        longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first."""
+        """The numbers that are waited for since so many seconds, the longest first; where so many
+        are missing at most."""
         ...
 
     def cut_counts(self, connection: Connection, consumer: str) -> Steps[list[Count]]:

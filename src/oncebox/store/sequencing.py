@@ -89,10 +89,13 @@ class Sequencing(Dialect):
         *,
         age: float = 0,
         key: str | None = None,
+        longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first."""
-        params = {"consumer": consumer, "key": key, "limit": limit, **self._aged(age)}
+        """The numbers that are waited for since so many seconds, the longest first; where so many
+        are missing at most."""
+        wanted = {"consumer": consumer, "key": key, "longest": longest, "limit": limit}
+        params = {**wanted, **self._aged(age)}
         found = yield from connection.fetch(self._sql["gaps"], params)
         gaps = [dict(zip(Gap.__struct_fields__, row, strict=True)) for row in found]
         return [Gap(**{**gap, "waiting_since": self._moment(gap["waiting_since"])}) for gap in gaps]

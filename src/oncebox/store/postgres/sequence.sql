@@ -52,6 +52,7 @@ FROM (
     AND (:key::text IS NULL OR s.key = :key)
 ) g
 WHERE g.lowest IS NOT NULL
+  AND (:longest::bigint IS NULL OR g.next IS NULL OR g.lowest - g.next <= :longest)
 ORDER BY g.waiting_since LIMIT :limit;
 
 -- name: cut_lines
