@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from test_retention import age, purge
 
 import oncebox.gaps
 from oncebox import CloudEvents, Consumer, Delivery, Drainer, Gaps, Message, Reject, Retry
+from oncebox.database import committed
 from oncebox.database.steps import run
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
-from oncebox.gaps import GapKeeper
+from oncebox.gaps import GapKeeper, skip_gap
 from oncebox.outcome import Outcome
 from oncebox.sources import FileSource
 from oncebox.sources.contract import Batch
-from oncebox.store.records import Gap
+from oncebox.store.records import Deed, Gap
 from oncebox.store.sequencing import Sequencing
 from services import wait_until
 from worlds import BOTH, SOME, World
@@ -902,6 +904,21 @@ def test_a_key_that_is_busy_is_left_alone(world: World, line: Line) -> None:
         go_on.set()
         thread.join()
     assert len(line.gaps("skip", "k", why="now")) == 1
+
+
+@pytest.mark.only(BOTH)
+def test_a_gap_that_has_changed_meanwhile_is_not_skipped(world: World, line: Line) -> None:
+    """Between the look and the lock of the key the number came, and another one is missing."""
+    line.process(*steps(2))
+    (gap,) = line.gaps("find")
+    line.process(*steps(1, 4))
+    inbox = line.inbox
+    skip = partial(
+        skip_gap, store=inbox._store, consumer=inbox.name, gap=gap, deed=Deed("skip", "x", "y")
+    )
+    assert run(committed(run(inbox._database_for(is_async=False)), skip)) is False
+    assert line.missing() == [("k", "", 3, 4, 1)]
+    assert actions(world) == []
 
 
 # -- many -----------------------------------------------------------------------------------------
