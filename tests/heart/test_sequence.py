@@ -16,6 +16,7 @@ import pytest
 from test_dead import actions
 from test_drain import LATER, Shop, kept, letters, past_due, redelivered
 from test_retention import age, purge
+from test_schema import read_rows
 
 import oncebox.gaps
 from oncebox import CloudEvents, Consumer, Delivery, Drainer, Gaps, Message, Reject, Retry
@@ -1030,6 +1031,46 @@ def test_whoever_brings_them_and_in_whatever_order_they_run_in_order(
         assert [id for id in ran if id[0] == key] == [f"{key}{n}" for n in range(1, 31)]
     assert letters(world) == []
     assert set(world.states().values()) == {"done"}
+
+
+FILL = {
+    "sequence": "INSERT INTO oncebox_sequence (consumer, key, epoch, next) "
+    "SELECT 'billing', 'old ' || n, '', 2 FROM generate_series(1, 50000) n",
+    "early": "INSERT INTO oncebox_early (consumer, key, epoch, number, seq, lane, origin, "
+    "message_id, type, version, payload, alone) SELECT 'billing', 'old ' || n, '', 9, -n, 0, '', "
+    "n, '', 1, '', false FROM generate_series(1, 50000) n",
+    "inbox": "INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version) "
+    "SELECT 'billing', '', n, -n, '', 1 FROM generate_series(1, 50000) n",
+    "pending": "INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, "
+    "version, key, payload) SELECT 'billing', 0, -n, '', n, '', 1, 'old ' || n, '' "
+    "FROM generate_series(1, 50000) n",
+}
+
+
+@pytest.mark.only(("psycopg",))
+@pytest.mark.parametrize("table", FILL)
+def test_numbers_planned_on_an_empty_table_do_not_scan_a_full_one(
+    world: World, line: Line, table: str
+) -> None:
+    """A session keeps the plans that it made when there was nothing to scan."""
+
+    def play(*keys: str) -> None:
+        line.process(*(step(n, key) for key in keys for n in (3, 2, 5)))
+        line.process(*(step(1, key) for key in keys))
+        run(keeper.step())
+        keeper._look_at = 0
+
+    keeper = make_keeper(line, hurry=True)
+    world.execute(f"ALTER TABLE oncebox_{table} SET (autovacuum_enabled = off)")
+    world.execute(FILL[table].replace("50000", "1"))
+    world.execute("ANALYZE")  # now the planner knows how small the tables are
+    for number in range(12):  # long enough for a generic plan
+        play(f"warm {number}")
+    world.execute(FILL[table].replace("(1, 50000)", "(2, 50000)"))
+    play(*(f"new {number}" for number in range(50)))
+    line.inbox.close()  # a session reports what it read when it ends, at the latest
+    wait_until(lambda: read_rows(world, table) > 0, "nothing was read")
+    assert read_rows(world, table) < 10_000, "200 messages must not read the whole table"
 
 
 # -- other acts -----------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ class Sequenced(Claiming, Sequencing):
         found = yield from connection.fetch(self._sql["numbers"], params)
         return {
             Count(key, epoch): self._numbers(following, early)
-            for key, epoch, following, there, early in found
-            if there
+            for key, epoch, following, early in found
         }
 
     def _put_early(
