@@ -134,7 +134,8 @@ class GapKeeper:
         self._look_at = 0.0
         self._clear_since: float | None = time.monotonic()
         """Since when nothing has lagged behind, as far as we have seen; None: for ever."""
-        self._told: set[Gap] = set()
+        self._told: set[tuple[str, str, datetime]] = set()
+        """What was said to be held, as far as it still is."""
 
     def hurry(self) -> None:
         """Whoever drains once in a while has no time to watch: what is overdue is skipped."""
@@ -151,30 +152,44 @@ class GapKeeper:
         for count in cut:
             go_on = partial(continue_count, store=store, consumer=consumer, count=count)
             done = (yield from self._try(go_on)) or done
-        age = self._gaps.limit.total_seconds()
-        look = partial(store.gaps, consumer=consumer, age=age, limit=AT_ONCE)
-        due = yield from seen(self._database, look)
-        if due and (yield from self._is_clear()):
-            for gap in due:
-                done = (yield from self._end(gap, age)) or done
+        if (yield from self._is_clear()):
+            done = (yield from self._skip_due()) or done
+            yield from self._tell_of_held()
         if done:
             self._look_at = 0.0
         return done
 
     def _is_clear(self) -> Steps[bool]:
         """Whether nothing has lagged behind for long enough: the number may be still to come."""
-        sight = yield from seen(self._database, partial(self._store.sight, consumer=self._consumer))
+        look = partial(self._store.parts_seen, consumer=self._consumer)
+        parts = yield from seen(self._database, look)
         now = time.monotonic()
-        if any(is_behind(part, datetime.now(UTC)) for part in sight.parts):
+        if any(is_behind(part, datetime.now(UTC)) for part in parts):
             self._clear_since = now
         limit = self._gaps.limit.total_seconds()
         return self._clear_since is None or now - self._clear_since >= limit
 
-    def _end(self, gap: Gap, age: float) -> Steps[bool]:
-        is_long = gap.next is not None and gap.lowest - gap.next > self._gaps.longest
-        if self._gaps.then == "hold" or is_long:
-            self._tell(gap, "and is held" if not is_long else "and too many are missing to go on")
+    def _skip_due(self) -> Steps[bool]:
+        """Go on without numbers that were waited for long enough; says whether any were."""
+        if self._gaps.then == "hold":
             return False
+        done = False
+        for gap in (yield from self._due(longest=self._gaps.longest)):
+            done = (yield from self._skip(gap)) or done
+        return done
+
+    def _due(self, longest: int | None = None) -> Steps[list[Gap]]:
+        look = partial(
+            self._store.gaps,
+            consumer=self._consumer,
+            age=self._gaps.limit.total_seconds(),
+            longest=longest,
+            limit=AT_ONCE,
+        )
+        return (yield from seen(self._database, look))
+
+    def _skip(self, gap: Gap) -> Steps[bool]:
+        age = self._gaps.limit.total_seconds()
         deed = Deed("skip", "oncebox", f"not come within {age:g} seconds")
         skip = partial(
             skip_gap, store=self._store, consumer=self._consumer, gap=gap, deed=deed, age=age
@@ -186,16 +201,26 @@ class GapKeeper:
         )
         return True
 
-    def _tell(self, gap: Gap, why: str) -> None:
-        name = Gap(gap.key, gap.epoch, gap.next, 0, 0, gap.waiting_since)
-        if name not in self._told:
-            self._told.add(name)
-            reports.logger.error(
-                "%s: %s did not come: the key waits, %s; see `oncebox gaps`",
-                self._consumer,
-                _described(gap, gap.lowest),
-                why,
-            )
+    def _tell_of_held(self) -> Steps[None]:
+        """Say of the oldest keys that are held why they are, once."""
+        held = set()
+        for gap in (yield from self._due()):
+            name = (gap.key, gap.epoch, gap.waiting_since)
+            if why := self._why_held(gap):
+                held.add(name)
+            if why and name not in self._told:
+                reports.logger.error(
+                    "%s: %s did not come: the key waits, %s; see `oncebox gaps`",
+                    self._consumer,
+                    _described(gap, gap.lowest),
+                    why,
+                )
+        self._told = held
+
+    def _why_held(self, gap: Gap) -> str | None:
+        if gap.next is not None and gap.lowest - gap.next > self._gaps.longest:
+            return "and too many are missing to go on"
+        return "and is held" if self._gaps.then == "hold" else None
 
     def _try(self, body: partial[Steps[bool]]) -> Steps[bool]:
         def whole(work: Work) -> Steps[bool]:

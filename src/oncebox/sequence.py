@@ -15,6 +15,9 @@ import msgspec
 from oncebox.errors import ConfigurationError
 
 _SOONEST = timedelta(milliseconds=100)
+_LATEST = timedelta(days=36_500)
+"""No database can look back further than some millennia."""
+_LARGEST = 2**63 - 1
 
 
 class Gaps(msgspec.Struct, frozen=True):
@@ -30,15 +33,18 @@ class Gaps(msgspec.Struct, frozen=True):
     """A gap of more numbers is never skipped: one of them is rather wrong."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limit, timedelta) or self.limit < _SOONEST:
-            raise ConfigurationError(f"limit is a timedelta, not {self.limit!r}")
+        if not isinstance(self.limit, timedelta) or not _SOONEST <= self.limit < _LATEST:
+            raise ConfigurationError(
+                f"limit is a timedelta from 0.1 seconds to 100 years, not {self.limit!r}"
+            )
         if self.then not in ("go on", "hold"):
             raise ConfigurationError(f"then is 'go on' or 'hold', not {self.then!r}")
         for name in ("first", "longest"):
             value = getattr(self, name)
             if name == "first" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            number = isinstance(value, int) and not isinstance(value, bool)
+            if not number or not 0 <= value < _LARGEST:
                 raise ConfigurationError(f"{name} is a number from 0, not {value!r}")
 
 

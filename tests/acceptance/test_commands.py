@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncebox import Inbox, testing
+from oncebox import CloudEvents, Delivery, Inbox, testing
 
 from .conftest import Command, event, query, write_events
 
@@ -311,3 +311,59 @@ def test_missing_tables_name_the_command_that_makes_them(
     done = oncebox("status", "billing:inbox")
     assert "try: oncebox migrate billing:inbox" in done.stderr
     assert done.returncode == 1
+
+
+NUMBERED = """
+import os
+from oncebox import CloudEvents, Inbox, Message, Transaction
+
+inbox = Inbox("billing", os.environ["DATABASE"], identity=CloudEvents(sequence="number"))
+
+@inbox.on("order")
+def write(message: Message, tx: Transaction) -> None:
+    tx.execute("insert into effects (id) values (:id)", id=message.id)
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_numbers_that_are_missing_are_shown_and_skipped(
+    oncebox: Command, database: str, folder: Path
+) -> None:
+    (folder / "numbered.py").write_text(NUMBERED)
+    events = [{**event(f"e{n}"), "partitionkey": "k", "number": n} for n in (4, 2, 7, 1)]
+    with Inbox("billing", database, identity=CloudEvents(sequence="number")) as inbox:
+        inbox.on("order")(lambda payload: None)
+        inbox.receive([Delivery(json.dumps(e).encode()) for e in events])
+    gaps = ("gaps", "numbered:inbox")
+    shown = oncebox(*gaps).stdout
+    assert re.search(r"^k +3 +2 +\d+ s ago$", shown, re.MULTILINE), shown
+    status = oncebox("status", "numbered:inbox").stdout
+    assert re.search(r"^early +2 wait for numbers of 1 keys; ", status, re.MULTILINE), status
+    message = oncebox("show", "numbered:inbox", "e7").stdout
+    assert re.search(r"^state +early$", message, re.MULTILINE), message
+    waits = r"^waits +for number 3 of its key: its own is 7$"
+    assert re.search(waits, message, re.MULTILINE), message
+
+    skip = (*gaps, "--key", "k", "--skip")
+    unnamed = oncebox(*gaps, "--skip", "--why", "lost", "--yes")
+    assert (unnamed.returncode, "name the key" in unnamed.stderr) == (2, True)
+    unexplained = oncebox(*skip, "--yes")
+    assert (unexplained.returncode, "--why" in unexplained.stderr) == (2, True)
+    act = (*skip, "--why", "lost", "--by", "ada")
+    assert oncebox(*act, input="n\n").returncode == 1, "asked, and refused"
+    assert query(database, "SELECT count(*) FROM oncebox_action") == [(0,)]
+    done = oncebox(*act, "--yes")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 skipped")
+    (line,) = oncebox(*gaps, "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert (found["key"], found["next"], found["lowest"], found["early"]) == ("k", 5, 7, 1)
+    done = oncebox(*act, "--yes", "--json")
+    assert json.loads(done.stdout) == {"skipped": 1}
+    assert query(database, "SELECT act, by_whom, why, reason FROM oncebox_action ORDER BY id") == [
+        ("skip", "ada", "lost", "key 'k': numbers 3 to 3"),
+        ("skip", "ada", "lost", "key 'k': numbers 5 to 6"),
+    ]
+    assert oncebox("drain", "numbered:inbox").stdout == "4 done\n"
+    assert query(database, "SELECT id FROM effects") == [("e1",), ("e2",), ("e4",), ("e7",)]
+    again = oncebox(*act, "--yes")
+    assert (again.returncode, again.stdout) == (3, "no number is missing\n")

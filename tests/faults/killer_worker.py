@@ -15,8 +15,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import msgspec
 import sqlalchemy.dialects.sqlite.pysqlite  # noqa: F401 - here, once, not in every worker
 
 from faults.child import Point, wrap
-from oncebox import Delivery, Drainer, Inbox, Retry, drain
+from oncebox import CloudEvents, Delivery, Drainer, Gaps, Inbox, Retry, drain
 from oncebox.database.psycopg import PsycopgWork
 from oncebox.database.sqlite import SqliteWork
 from oncebox.store import replaying
@@ -74,6 +75,8 @@ class Job(msgspec.Struct):
     """How many messages of a replay are stored at once."""
     point: str | None = None
     signal: int = signal.SIGKILL
+    sequenced: bool = False
+    """Whether messages are numbered."""
     deliveries: list[dict[str, Any]] = []
 
 
@@ -119,6 +122,8 @@ def make_inbox(job: Job, point: Point) -> Inbox:
         job.url,
         retry=Retry(job.max_attempts, first=timedelta(0), cap=timedelta(0)),
         transaction_timeout=timedelta(seconds=1),
+        identity=CloudEvents(sequence="number") if job.sequenced else None,
+        gaps=Gaps(then="hold"),
     )
 
     @inbox.on("order")
@@ -273,11 +278,25 @@ def _drain_once(inbox: Inbox, job: Job) -> None:
 def _consume(inbox: Inbox, job: Job) -> None:
     """Process what the broker has, and note what it knows of that: what it handed out, and what
     was settled."""
+    for batch in _handed_out(job):
+        inbox.process(deliveries(batch))
+
+
+def _receive(inbox: Inbox, job: Job) -> None:
+    """Receive and process what the broker has by turns, and drain in between."""
+    takes = cycle([inbox.receive, inbox.process])
+    for take, batch in zip(takes, _handed_out(job), strict=False):
+        take(deliveries(batch))
+        inbox.drain(batch=job.batch)
+
+
+def _handed_out(job: Job) -> Iterator[list[dict[str, Any]]]:
+    """Batches; one is settled when the next is asked for."""
     with (Path(job.folder) / "journal").open("a") as journal:
         for start in range(0, len(job.deliveries), job.batch):
             batch = job.deliveries[start : start + job.batch]
             _note(journal, "handed out", batch)
-            inbox.process(deliveries(batch))
+            yield batch
             _note(journal, "settled", batch)
 
 
@@ -290,6 +309,7 @@ _ROLES: dict[str, Callable[[Inbox, Job], None]] = {
     "drain": _drain,
     "drain once": _drain_once,
     "consume": _consume,
+    "receive": _receive,
 }
 
 

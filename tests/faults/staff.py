@@ -189,7 +189,7 @@ class Staff:
 
     def _next(self, job: Job) -> Job:
         """A consumer's successor gets what was not settled, as brokers do."""
-        if job.role != "consume":
+        if job.role not in ("consume", "receive"):
             return job
         journal = (self.folder / "journal").read_text().splitlines()
         left = [

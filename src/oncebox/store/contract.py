@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from oncebox.retention import Sight
+from oncebox.retention import PartSight, Sight
 from oncebox.sequence import Numbers
 from oncebox.store.records import (
     Advance,
@@ -302,6 +302,10 @@ class Store(Protocol):
         """What is known of what is still to come."""
         ...
 
+    def parts_seen(self, connection: Connection, consumer: str) -> Steps[list[PartSight]]:
+        """How the parts of sources stand."""
+        ...
+
     def set_mark(self, connection: Connection, consumer: str, mark: datetime) -> Steps[datetime]:
         """Move the mark forward; answers where it is. What is older and new is quarantined."""
         ...
@@ -512,9 +516,11 @@ class Store(Protocol):
         *,
         age: float = 0,
         key: str | None = None,
+        longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first."""
+        """The numbers that are waited for since so many seconds, the longest first; where so many
+        are missing at most."""
         ...
 
     def cut_counts(self, connection: Connection, consumer: str) -> Steps[list[Count]]:

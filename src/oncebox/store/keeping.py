@@ -25,15 +25,16 @@ class Keeping(Dialect):
             since = {"consumer": consumer, "since": self._kept(received_at - LATELY)}
             oldest = yield from connection.fetch(self._sql["oldest_arrival"], since)
             minted_at = self._moment(oldest[0][0])
+        return Sight(received_at, minted_at, (yield from self.parts_seen(connection, consumer)))
+
+    def parts_seen(self, connection: Connection, consumer: str) -> Steps[list[PartSight]]:
+        """How the parts of sources stand."""
+        params = {"consumer": consumer, **self._times()}
         parts = yield from connection.fetch(self._sql["parts_seen"], params)
-        return Sight(
-            received_at,
-            minted_at,
-            [
-                PartSight(name, lag, bool(alive), self._moment(seen), self._moment(moved))  # type: ignore[arg-type]
-                for name, lag, alive, seen, moved in parts
-            ],
-        )
+        return [
+            PartSight(name, lag, bool(alive), self._moment(seen), self._moment(moved))  # type: ignore[arg-type]
+            for name, lag, alive, seen, moved in parts
+        ]
 
     def set_mark(self, connection: Connection, consumer: str, mark: datetime) -> Steps[datetime]:
         """Move the mark forward; answers where it is."""

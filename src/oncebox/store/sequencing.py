@@ -16,12 +16,16 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.dialect import Dialect
 from oncebox.store.records import Arrival, Count, Deed, Early, Gap, Move
 
-AT_ONCE = 1_000
-"""Messages of a key that are stored at once when the number comes that they waited for."""
-
 
 class Sequencing(Dialect):
     """A store, as far as messages are numbered."""
+
+    at_once = 1_000
+    """Messages of a key that are stored at once when the number comes that they waited for."""
+
+    def _numbers(self, following: int | None, early: Sequence[int]) -> Numbers:
+        """What is known, where one more was looked for than is stored at once."""
+        return Numbers(following, early[: self.at_once], len(early) > self.at_once)
 
     @abstractmethod
     def numbers(
@@ -85,10 +89,13 @@ class Sequencing(Dialect):
         *,
         age: float = 0,
         key: str | None = None,
+        longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first."""
-        params = {"consumer": consumer, "key": key, "limit": limit, **self._aged(age)}
+        """The numbers that are waited for since so many seconds, the longest first; where so many
+        are missing at most."""
+        wanted = {"consumer": consumer, "key": key, "longest": longest, "limit": limit}
+        params = {**wanted, **self._aged(age)}
         found = yield from connection.fetch(self._sql["gaps"], params)
         gaps = [dict(zip(Gap.__struct_fields__, row, strict=True)) for row in found]
         return [Gap(**{**gap, "waiting_since": self._moment(gap["waiting_since"])}) for gap in gaps]

@@ -43,31 +43,123 @@ CREATE TABLE {early} (
 -- Finds out whether a message waits for numbers.
 CREATE INDEX {early_seq} ON {early} (seq);
 
+-- name: numbers
+-- How far the numbers of some keys are, as far as they have begun, and the lowest of those that wait.
+-- Here and below, LIMIT and ORDER BY leave no choice but to look each key up: a plan made when the
+-- tables were tiny would as soon read them whole.
+CREATE FUNCTION {numbers}(p_consumer text, p_keys text[], p_epochs text[], p_limit integer)
+RETURNS TABLE (key text, epoch text, next bigint, early bigint[])
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $numbers$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT u.key, u.epoch, s.next,
+           ARRAY(SELECT e.number FROM {early} e
+                 WHERE e.consumer = p_consumer AND e.key = u.key AND e.epoch = u.epoch
+                 ORDER BY e.number LIMIT p_limit)
+    FROM unnest(p_keys, p_epochs) AS u (key, epoch)
+    CROSS JOIN LATERAL (
+      SELECT c.next FROM {sequence} c
+      WHERE c.consumer = p_consumer AND c.key = u.key AND c.epoch = u.epoch LIMIT 1
+    ) s;
+END
+$numbers$;
+
+-- name: gaps
+-- The numbers that are waited for, the longest first. What is only noted to wait may be through.
+CREATE FUNCTION {gaps}(
+  p_consumer text, p_age double precision, p_key text, p_longest bigint, p_limit integer
+) RETURNS TABLE (
+  key text, epoch text, next bigint, lowest bigint, early bigint, waiting_since timestamptz
+) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $gaps$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT g.key, g.epoch, g.next, g.lowest,
+           (SELECT count(*) FROM {early} e
+            WHERE e.consumer = g.consumer AND e.key = g.key AND e.epoch = g.epoch),
+           g.waiting_since
+    FROM (
+      SELECT s.*, (SELECT min(e.number) FROM {early} e
+                   WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch) AS lowest
+      FROM {sequence} s
+      WHERE s.consumer = p_consumer AND s.waiting_since IS NOT NULL
+        AND s.waiting_since <= clock_timestamp() - make_interval(secs => p_age)
+        AND (p_key IS NULL OR s.key = p_key)
+    ) g
+    WHERE g.lowest IS NOT NULL
+      AND (p_longest IS NULL OR g.next IS NULL OR g.lowest - g.next <= p_longest)
+    ORDER BY g.waiting_since LIMIT p_limit;
+END
+$gaps$;
+
+-- name: cut_lines
+-- Keys whose next number waits already: there were too many to be stored at once.
+CREATE FUNCTION {cut_lines}(p_consumer text, p_limit integer) RETURNS TABLE (key text, epoch text)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $cut_lines$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT s.key, s.epoch FROM {sequence} s
+    WHERE s.consumer = p_consumer AND s.waiting_since IS NOT NULL
+      AND s.next = (SELECT min(e.number) FROM {early} e
+                    WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch)
+    ORDER BY s.waiting_since LIMIT p_limit;
+END
+$cut_lines$;
+
 -- name: pull
 -- The time of some messages has come: they are stored at the end of their keys, with new numbers in
--- the order given, to be released. In one statement: whatever happens, they are in one of the two.
+-- the order given, to be released. One by one, so that each is looked up.
 CREATE FUNCTION {pull}(p_consumer text, p_keys text[], p_epochs text[], p_numbers bigint[])
 RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $pull$
+DECLARE
+  v record;
+  v_early {early};
+  v_fresh bigint;
 BEGIN
-  WITH wanted AS MATERIALIZED (
-    SELECT nextval('{seq}') AS fresh, u.*
-    FROM unnest(p_keys, p_epochs, p_numbers) WITH ORDINALITY AS u (key, epoch, number, n)
-  ), pulled AS (
-    DELETE FROM {early} e USING wanted w
-    WHERE e.consumer = p_consumer AND e.key = w.key AND e.epoch = w.epoch AND e.number = w.number
-    RETURNING w.fresh, e.*
-  ), stored AS (
+  FOR v IN
+    SELECT u.* FROM unnest(p_keys, p_epochs, p_numbers) WITH ORDINALITY AS u (key, epoch, number, n)
+    ORDER BY u.n
+  LOOP
+    DELETE FROM {early} e
+    WHERE e.consumer = p_consumer AND e.key = v.key AND e.epoch = v.epoch AND e.number = v.number
+    RETURNING e.* INTO v_early;
+    CONTINUE WHEN v_early.seq IS NULL;
+    v_fresh := nextval('{seq}');
     INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload,
                            headers, source, coordinates, occurred_at, alone, available_at)
-    SELECT p.consumer, p.lane, p.fresh, p.origin, p.message_id, p.type, p.version, p.key, p.payload,
-           p.headers, p.source, p.coordinates, p.occurred_at, p.alone, 'infinity'
-    FROM pulled p WHERE p.seq IS NOT NULL
-  )
-  UPDATE {inbox} i SET seq = p.fresh FROM pulled p
-  WHERE i.consumer = p_consumer AND i.origin = p.origin AND i.message_id = p.message_id
-    AND p.seq IS NOT NULL;
+    VALUES (p_consumer, v_early.lane, v_fresh, v_early.origin, v_early.message_id, v_early.type,
+            v_early.version, v_early.key, v_early.payload, v_early.headers, v_early.source,
+            v_early.coordinates, v_early.occurred_at, v_early.alone, 'infinity');
+    UPDATE {inbox} i SET seq = v_fresh
+    WHERE i.consumer = p_consumer AND i.origin = v_early.origin
+      AND i.message_id = v_early.message_id;
+  END LOOP;
 END
 $pull$;
+
+-- name: release
+-- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
+-- is, is found out once per key: a key may have a long tail. With many keys a plan would rather read
+-- all that is pending, whatever it is joined by: so each key is looked up.
+CREATE FUNCTION {release}(p_consumer text, p_keys text[])
+RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_material = off AS $release$
+BEGIN
+  UPDATE {pending} p SET available_at = NULL
+  FROM (
+    SELECT k.key, least(
+      (SELECT min(h.seq) FROM {pending} h
+       WHERE h.key = k.key AND h.consumer || '' = p_consumer AND h.available_at < 'infinity'),
+      (SELECT min(d.seq) FROM {dead} d
+       WHERE d.key = k.key AND d.consumer || '' = p_consumer AND d.parks)) AS holder
+    FROM unnest(p_keys) AS k (key)
+  ) b
+  WHERE p.key = b.key AND p.consumer || '' = p_consumer AND p.available_at = 'infinity'
+    AND (b.holder IS NULL OR p.seq < b.holder);
+END
+$release$;
 
 -- name: message
 -- One row per message, with its state, for people and reporting tools. Replays are not part of it.

@@ -99,16 +99,5 @@ WHERE p.key = h.key AND p.consumer || '' = :consumer AND p.seq > h.seq
   AND p.available_at IS DISTINCT FROM 'infinity';
 
 -- name: release
--- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
--- is, is found out once per key: a key may have a long tail.
-UPDATE {pending} p SET available_at = NULL
-FROM (
-  SELECT k.key, least(
-    (SELECT min(h.seq) FROM {pending} h
-     WHERE h.key = k.key AND h.consumer || '' = :consumer AND h.available_at < 'infinity'),
-    (SELECT min(d.seq) FROM {dead} d
-     WHERE d.key = k.key AND d.consumer || '' = :consumer AND d.parks)) AS holder
-  FROM unnest(:keys::text[]) AS k (key)
-) b
-WHERE p.key = b.key AND p.consumer || '' = :consumer AND p.available_at = 'infinity'
-  AND (b.holder IS NULL OR p.seq < b.holder);
+-- What waits for these keys may run.
+SELECT {release}(:consumer::text, :keys::text[]);

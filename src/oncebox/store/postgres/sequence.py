@@ -9,7 +9,7 @@ from oncebox.sequence import Numbers
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.postgres.claim import Claiming
 from oncebox.store.records import Count, Move
-from oncebox.store.sequencing import AT_ONCE, Sequencing
+from oncebox.store.sequencing import Sequencing
 
 
 class Sequenced(Claiming, Sequencing):
@@ -18,12 +18,11 @@ class Sequenced(Claiming, Sequencing):
     def numbers(
         self, connection: Connection, consumer: str, counts: Sequence[Count]
     ) -> Steps[dict[Count, Numbers]]:
-        params = {"consumer": consumer, "limit": AT_ONCE, **_columns(counts)}
+        params = {"consumer": consumer, "limit": self.at_once + 1, **_columns(counts)}
         found = yield from connection.fetch(self._sql["numbers"], params)
         return {
-            Count(key, epoch): Numbers(following, early, len(early) == AT_ONCE)
-            for key, epoch, following, there, early in found
-            if there
+            Count(key, epoch): self._numbers(following, early)
+            for key, epoch, following, early in found
         }
 
     def _put_early(

@@ -1,11 +1,7 @@
 -- name: numbers
 -- How far the numbers of some keys are, and the lowest of those that wait.
-SELECT u.key, u.epoch, s.next, s.key IS NOT NULL,
-       ARRAY(SELECT e.number FROM {early} e
-             WHERE e.consumer = :consumer AND e.key = u.key AND e.epoch = u.epoch
-             ORDER BY e.number LIMIT :limit)
-FROM unnest(:keys::text[], :epochs::text[]) AS u (key, epoch)
-LEFT JOIN {sequence} s ON s.consumer = :consumer AND s.key = u.key AND s.epoch = u.epoch;
+SELECT key, epoch, next, early
+FROM {numbers}(:consumer::text, :keys::text[], :epochs::text[], :limit::integer);
 
 -- name: put_early
 -- Keep messages until their numbers are due; those whose numbers are taken are not kept.
@@ -39,25 +35,12 @@ ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
 
 -- name: gaps
 -- The numbers that are waited for, the longest first.
-SELECT s.key, s.epoch, s.next,
-       (SELECT min(e.number) FROM {early} e
-        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
-       (SELECT count(*) FROM {early} e
-        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
-       s.waiting_since
-FROM {sequence} s
-WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
-  AND s.waiting_since <= clock_timestamp() - make_interval(secs => :age)
-  AND (:key::text IS NULL OR s.key = :key)
-ORDER BY s.waiting_since LIMIT :limit;
+SELECT key, epoch, next, lowest, early, waiting_since
+FROM {gaps}(:consumer::text, :age::double precision, :key::text, :longest::bigint, :limit::integer);
 
 -- name: cut_lines
 -- Keys whose next number waits already: there were too many to be stored at once.
-SELECT s.key, s.epoch FROM {sequence} s
-WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
-  AND EXISTS (SELECT FROM {early} e WHERE e.consumer = s.consumer AND e.key = s.key
-              AND e.epoch = s.epoch AND e.number = s.next)
-LIMIT :limit;
+SELECT key, epoch FROM {cut_lines}(:consumer::text, :limit::integer);
 
 -- name: waits_for
 -- Since when a number is missing: under the lock of the key, as long as nothing has changed.

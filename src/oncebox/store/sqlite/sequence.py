@@ -8,7 +8,7 @@ from typing import Any
 from oncebox.sequence import Numbers
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.records import Count, Move
-from oncebox.store.sequencing import AT_ONCE, Sequencing
+from oncebox.store.sequencing import Sequencing
 from oncebox.store.sqlite.claim import Claiming
 from oncebox.store.sqlite.values import later, microseconds, now
 
@@ -21,12 +21,11 @@ class Sequenced(Claiming, Sequencing):
     ) -> Steps[dict[Count, Numbers]]:
         known = {}
         for count in counts:
-            params = {"consumer": consumer, **count._asdict(), "limit": AT_ONCE}
+            params = {"consumer": consumer, **count._asdict(), "limit": self.at_once + 1}
             found = yield from connection.fetch(self._sql["numbers"], params)
             if found:
                 waiting = yield from connection.fetch(self._sql["early_numbers"], params)
-                early = [row[0] for row in waiting]
-                known[count] = Numbers(found[0][0], early, len(early) == AT_ONCE)
+                known[count] = self._numbers(found[0][0], [row[0] for row in waiting])
         return known
 
     def _put_early(

@@ -47,17 +47,22 @@ ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
     THEN coalesce(s.waiting_since, excluded.waiting_since) ELSE excluded.waiting_since END;
 
 -- name: gaps
--- The numbers that are waited for, the longest first.
-SELECT s.key, s.epoch, s.next,
-       (SELECT min(e.number) FROM {early} e
-        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
+-- The numbers that are waited for, the longest first. What is only noted to wait may be through.
+SELECT g.key, g.epoch, g.next, g.lowest,
        (SELECT count(*) FROM {early} e
-        WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch),
-       s.waiting_since
-FROM {sequence} s
-WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL AND s.waiting_since <= :before
-  AND (:key IS NULL OR s.key = :key)
-ORDER BY s.waiting_since LIMIT :limit;
+        WHERE e.consumer = g.consumer AND e.key = g.key AND e.epoch = g.epoch),
+       g.waiting_since
+FROM (
+  SELECT s.*, (SELECT min(e.number) FROM {early} e
+               WHERE e.consumer = s.consumer AND e.key = s.key AND e.epoch = s.epoch) AS lowest
+  FROM {sequence} s
+  WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
+    AND s.waiting_since <= :before
+    AND (:key IS NULL OR s.key = :key)
+) g
+WHERE g.lowest IS NOT NULL
+  AND (:longest IS NULL OR g.next IS NULL OR g.lowest - g.next <= :longest)
+ORDER BY g.waiting_since LIMIT :limit;
 
 -- name: cut_lines
 -- Keys whose next number waits already: there were too many to be stored at once.
