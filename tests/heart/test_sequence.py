@@ -112,8 +112,8 @@ def lag(world: World, count: int | None) -> None:
 
 
 def set_mark(world: World) -> None:
-    """Everything older than an hour from now may be a duplicate of what was forgotten."""
-    mark = "now() + interval '1 hour'" if world.is_postgres else str(2**62)
+    """Everything that comes now may be a duplicate of what was forgotten."""
+    mark = "now() + interval '1 hour'" if world.is_postgres else str(4 * 10**15)
     world.execute(
         f"INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', {mark})"
     )
