@@ -96,7 +96,7 @@ def skip_gap(
         return False
     first = known.early[0]
     yield from _go_on(work, store, consumer, count, Numbers(first, known.early, known.is_cut))
-    yield from store.act_on_gap(work, consumer, _described(gap, first), deed)
+    yield from store.note(work, consumer, deed, _described(gap, first))
     return True
 
 
@@ -119,8 +119,15 @@ def _go_on(work: Work, store: Store, consumer: str, count: Count, known: Numbers
 
 def _described(gap: Gap, first: int) -> str:
     epoch = f" of epoch {gap.epoch!r}" if gap.epoch else ""
-    missing = f"up to {first - 1}" if gap.next is None else f"{gap.next} to {first - 1}"
-    return f"key {gap.key!r}{epoch}: numbers {missing}"
+    return f"key {gap.key!r}{epoch}: {missing(gap.next, first)}"
+
+
+def missing(following: int | None, first: int) -> str:
+    """The numbers between the next to come and the first that waits."""
+    if following is None:
+        return f"what is before number {first}"
+    last = first - 1
+    return f"number {last}" if following == last else f"numbers {following} to {last}"
 
 
 class GapKeeper:

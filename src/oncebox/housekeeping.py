@@ -80,13 +80,25 @@ class Housekeeping:
         """See horizon()."""
         return await arun(self._preview(is_async=True))
 
-    def purge(self, *, progress: Callable[[int], None] | None = None) -> Purged:
+    def purge(
+        self,
+        *,
+        why: str = "it was time",
+        by: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Purged:
         """Forget what is older than the retention, and finished; `progress` is told how many."""
-        return run(self._purge(progress, is_async=False))
+        return run(self._purge(why, by, progress, is_async=False))
 
-    async def apurge(self, *, progress: Callable[[int], None] | None = None) -> Purged:
+    async def apurge(
+        self,
+        *,
+        why: str = "it was time",
+        by: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Purged:
         """See purge()."""
-        return await arun(self._purge(progress, is_async=True))
+        return await arun(self._purge(why, by, progress, is_async=True))
 
     def erase(
         self,
@@ -135,9 +147,21 @@ class Housekeeping:
         )
         return found, count
 
-    def _purge(self, progress: Callable[[int], None] | None, *, is_async: bool) -> Steps[Purged]:
+    def _purge(
+        self,
+        why: str,
+        by: str | None,
+        progress: Callable[[int], None] | None,
+        *,
+        is_async: bool,
+    ) -> Steps[Purged]:
+        deed = checked_deed("purge", by, why)
         database = yield from self._home._database_for(is_async)
         passing = yield from self.begin(database)
+        if passing.mark is not None:
+            about = f"what came before {passing.mark:%Y-%m-%d %H:%M:%S}"
+            note = partial(self._home._store.note, consumer=self._home.name, deed=deed, about=about)
+            yield from committed(database, note)
         try:
             while (yield from passing.step()):
                 if progress is not None:

@@ -8,6 +8,7 @@ from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.asking import asked_why, by_option, why_option, yes_option
 from oncebox.cli.group import PARTIAL
 from oncebox.cli.output import age, json_option, print_json, print_table
+from oncebox.gaps import missing
 from oncebox.store.records import Gap
 
 
@@ -58,13 +59,9 @@ def gaps(
 def _print(found: list[Gap]) -> None:
     print_table(
         ("key", "epoch", "missing", "waiting #", "since"),
-        [(g.key, g.epoch, _missing(g), g.early, f"{age(g.waiting_since)} ago") for g in found],
+        [
+            (g.key, g.epoch, missing(g.next, g.lowest), g.early, f"{age(g.waiting_since)} ago")
+            for g in found
+        ],
         empty="no number is missing",
     )
-
-
-def _missing(gap: Gap) -> str:
-    if gap.next is None:
-        return f"before {gap.lowest}"
-    last = gap.lowest - 1
-    return str(gap.next) if gap.next == last else f"{gap.next} to {last}"

@@ -5,17 +5,21 @@ from __future__ import annotations
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.asking import dry_run_option, yes_option
+from oncebox.cli.asking import by_option, dry_run_option, yes_option
 from oncebox.cli.output import json_option, print_json, progress_bar, text
 from oncebox.housekeeping import Purged
 
 
 @click.command()
 @app_argument
+@click.option("--why", default="it was time", help="Written down with the deed.")
+@by_option
 @dry_run_option
 @yes_option
 @json_option
-def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
+def purge(
+    app: Reference, why: str, by: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Forget messages that are older than the retention, and finished.
 
     `oncebox run` does this by itself every ten minutes. What is pending, early, dead, quarantined
@@ -39,7 +43,9 @@ def purge(app: Reference, dry_run: bool, yes: bool, as_json: bool) -> None:
         question = f"Forget up to {count:,} messages from before {text(horizon.mark)}?"
         click.confirm(question, abort=True, err=True)
     with progress_bar("purge", count) as progress:
-        purged: Purged = called(inbox, inbox.housekeeping.purge, progress=progress.seen)
+        purged: Purged = called(
+            inbox, inbox.housekeeping.purge, why=why, by=by, progress=progress.seen
+        )
     if as_json:
         print_json(purged)
     else:

@@ -124,8 +124,12 @@ class Archiving(Dialect):
             yield from connection.fetch(self._sql["raise_seq"], {"last": last_seq})
         hold = {"consumer": consumer, **self._times(keep)}
         yield from connection.execute(self._sql["hold"], hold)
-        acted = {**msgspec.structs.asdict(deed), "consumer": consumer, "file": file}
-        yield from connection.execute(self._sql["act_on_archive"], {**acted, **self._times()})
+        yield from self.note(connection, consumer, deed, file)
+
+    def note(self, connection: Connection, consumer: str, deed: Deed, about: str) -> Steps[None]:
+        """Write down what was done to something that is no message."""
+        noted = {**msgspec.structs.asdict(deed), "consumer": consumer, "about": about}
+        yield from connection.execute(self._sql["note"], {**noted, **self._times()})
 
     def restore(
         self, connection: Connection, consumer: str, records: Sequence[Record]

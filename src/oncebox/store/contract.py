@@ -365,6 +365,10 @@ class Store(Protocol):
         """Before a file is restored: nothing is forgotten for some seconds; numbers are free."""
         ...
 
+    def note(self, connection: Connection, consumer: str, deed: Deed, about: str) -> Steps[None]:
+        """Write down what was done to something that is no message."""
+        ...
+
     def restore(
         self, connection: Connection, consumer: str, records: Sequence[Record]
     ) -> Steps[int]:
@@ -535,12 +539,6 @@ class Store(Protocol):
         self, connection: Connection, consumer: str, gap: Gap, *, age: float
     ) -> Steps[bool]:
         """Whether it is still this number that is waited for, since so many seconds."""
-        ...
-
-    def act_on_gap(
-        self, connection: Connection, consumer: str, gap: str, deed: Deed
-    ) -> Steps[None]:
-        """Write down that a gap was skipped."""
         ...
 
     # -- the schema ---------------------------------------------------------------------------

@@ -7,14 +7,12 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from oncebox.message import headers_json
 from oncebox.ordering import lane
 from oncebox.sequence import Numbers
 from oncebox.store.contract import Connection, Steps
 from oncebox.store.dialect import Dialect
-from oncebox.store.records import Arrival, Count, Deed, Early, Gap, Move
+from oncebox.store.records import Arrival, Count, Early, Gap, Move
 
 
 class Sequencing(Dialect):
@@ -118,13 +116,6 @@ class Sequencing(Dialect):
             **self._aged(age),
         }
         return bool((yield from connection.fetch(self._sql["waits_for"], params)))
-
-    def act_on_gap(
-        self, connection: Connection, consumer: str, gap: str, deed: Deed
-    ) -> Steps[None]:
-        """Write down that a gap was skipped."""
-        acted = {**msgspec.structs.asdict(deed), "consumer": consumer, "gap": gap, **self._times()}
-        yield from connection.execute(self._sql["act_on_gap"], acted)
 
 
 def _place(arrival: Arrival) -> tuple[Count, int]:

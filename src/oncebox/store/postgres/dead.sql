@@ -64,6 +64,11 @@ FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::te
             :replays::bigint[])
   AS u (dead_id, origin, message_id, reason, replay);
 
+-- name: note
+-- What was done to something that is no message.
+INSERT INTO {action} (consumer, act, by_whom, why, reason)
+VALUES (:consumer, :act, :by, :why, :about);
+
 -- name: has_untold
 -- Whether somebody is to be told.
 SELECT EXISTS (SELECT 1 FROM {dead} WHERE consumer = :consumer AND tell_at <= clock_timestamp());

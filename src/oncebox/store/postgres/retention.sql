@@ -180,11 +180,6 @@ INSERT INTO {action} (consumer, act, by_whom, why, origin, message_id)
 SELECT :consumer, :act, :by, :why, u.origin, u.id
 FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id);
 
--- name: act_on_archive
--- What an operator did to an archive.
-INSERT INTO {action} (consumer, act, by_whom, why, reason)
-VALUES (:consumer, :act, :by, :why, :file);
-
 -- name: strange_letters
 -- Quarantined deliveries that may be about the same, and were never claimed.
 SELECT count(*) FROM {dead} d WHERE d.consumer = :consumer AND d.seq IS NULL

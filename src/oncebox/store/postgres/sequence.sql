@@ -52,8 +52,3 @@ WHERE s.consumer = :consumer AND s.key = :key AND s.epoch = :epoch
 -- name: try_key
 -- The lock of a key, if it is free.
 SELECT pg_try_advisory_xact_lock(:lock::bigint);
-
--- name: act_on_gap
--- A gap was skipped.
-INSERT INTO {action} (consumer, act, by_whom, why, reason)
-VALUES (:consumer, :act, :by, :why, :gap);

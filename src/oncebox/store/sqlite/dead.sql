@@ -44,6 +44,11 @@ INSERT INTO {action} (consumer, act, by_whom, why, dead_id, origin, message_id, 
                       acted_at)
 VALUES (:consumer, :act, :by, :why, :id, :origin, :message_id, :reason, :replay, :now);
 
+-- name: note
+-- What was done to something that is no message.
+INSERT INTO {action} (consumer, act, by_whom, why, reason, acted_at)
+VALUES (:consumer, :act, :by, :why, :about, :now);
+
 -- name: has_untold
 -- Whether somebody is to be told.
 SELECT EXISTS (SELECT 1 FROM {dead}

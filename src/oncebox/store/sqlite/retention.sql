@@ -154,11 +154,6 @@ UPDATE {attempt} SET error = NULL WHERE consumer = :consumer AND (origin, messag
 INSERT INTO {action} (consumer, act, by_whom, why, origin, message_id, acted_at)
 SELECT :consumer, :act, :by, :why, json_extract(value, '$[0]'), json_extract(value, '$[1]'), :now FROM json_each(:messages);
 
--- name: act_on_archive
--- What an operator did to an archive.
-INSERT INTO {action} (consumer, act, by_whom, why, reason, acted_at)
-VALUES (:consumer, :act, :by, :why, :file, :now);
-
 -- name: strange_letters
 -- Quarantined deliveries that may be about the same, and were never claimed.
 SELECT count(*) FROM {dead} WHERE consumer = :consumer AND seq IS NULL

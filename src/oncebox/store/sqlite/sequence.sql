@@ -77,8 +77,3 @@ LIMIT :limit;
 SELECT 1 FROM {sequence} s
 WHERE s.consumer = :consumer AND s.key = :key AND s.epoch = :epoch AND s.next IS :next
   AND s.waiting_since <= :before;
-
--- name: act_on_gap
--- A gap was skipped.
-INSERT INTO {action} (consumer, act, by_whom, why, reason, acted_at)
-VALUES (:consumer, :act, :by, :why, :gap, :now);
