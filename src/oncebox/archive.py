@@ -8,19 +8,18 @@ A file is read back and compared before its manifest is written; only then is an
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar, cast
-from urllib.parse import quote, unquote
+from typing import BinaryIO, TypeVar, cast
+from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
 
-from oncebox.errors import ArchiveError, ConfigurationError, MissingExtra
+from oncebox.errors import ArchiveError
+from oncebox.folder import Folder
 from oncebox.store.records import Record
 
 T = TypeVar("T")
@@ -60,125 +59,6 @@ class _Format(msgspec.Struct):
     """What every manifest has."""
 
     format: int
-
-
-class Folder(Protocol):
-    """Where files are kept, by names with slashes."""
-
-    def create(self, name: str) -> BinaryIO:
-        """A new file to write; it must not be there yet."""
-        ...
-
-    def finish(self, file: BinaryIO, name: str) -> None:
-        """Close a file that is complete: from now on it is there, whatever happens."""
-        ...
-
-    def open(self, name: str) -> BinaryIO:
-        """A file to read."""
-        ...
-
-    def names(self, within: str) -> list[str]:
-        """The names of all files that begin like this, sorted."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file."""
-        ...
-
-
-def folder_of(place: str | Path) -> Folder:
-    """A local directory, or wherever an fsspec URL points to."""
-    text = os.fspath(place)
-    if "://" not in text:
-        return Directory(Path(text))
-    if text.startswith("file://"):
-        return Directory(Path(unquote(text.removeprefix("file://"))))
-    return Remote(text)
-
-
-class Directory:
-    """A folder of this machine."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def create(self, name: str) -> BinaryIO:
-        path = self._root / f"{name}.part"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("xb")
-
-    def finish(self, file: BinaryIO, name: str) -> None:
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        path = self._root / name
-        (self._root / f"{name}.part").rename(path)
-        for folder in (path.parent, *path.parent.parents):
-            _sync_folder(folder)
-            if folder == self._root:
-                break
-
-    def open(self, name: str) -> BinaryIO:
-        return (self._root / name).open("rb")
-
-    def names(self, within: str) -> list[str]:
-        start = self._root / within
-        found = (path for path in start.rglob("*") if path.is_file())
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
-
-    def remove(self, name: str) -> None:
-        for path in (self._root / name, self._root / f"{name}.part"):
-            path.unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-class Remote:
-    """Whatever fsspec knows. A file there is there once it is closed."""
-
-    def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs
-        except ModuleNotFoundError as error:
-            raise MissingExtra("fsspec", "archive") from error
-        try:
-            self._system, root = url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            scheme = url.partition("://")[0]
-            raise ConfigurationError(f"an archive at {scheme}:// cannot be had: {error}") from error
-        self._root = root.rstrip("/")
-
-    def create(self, name: str) -> BinaryIO:
-        path = self._path(name)
-        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        file: BinaryIO = self._system.open(path, "wb")
-        return file
-
-    def finish(self, file: BinaryIO, name: str) -> None:
-        file.close()
-
-    def open(self, name: str) -> BinaryIO:
-        file: BinaryIO = self._system.open(self._path(name), "rb")
-        return file
-
-    def names(self, within: str) -> list[str]:
-        with suppress(FileNotFoundError):
-            found: list[str] = self._system.find(self._path(within))
-            return sorted(path[len(self._root) :].lstrip("/") for path in found)
-        return []
-
-    def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._system.rm_file(self._path(name))
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
 
 
 class Writer:

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from oncebox.archive import (
-    Folder,
     Manifest,
     check,
-    folder_of,
     manifest_names,
     manifests,
     read_manifest,
@@ -25,12 +23,12 @@ from oncebox.archive import (
 )
 from oncebox.audit import checked_deed
 from oncebox.database import committed
-from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.errors import ArchiveError, ConfigurationError, NotFound
+from oncebox.folder import Folder, folder_of
+from oncebox.home import Home
 from oncebox.past import checked_time
-from oncebox.retention import Retention
-from oncebox.store.contract import Call, Steps, Store
+from oncebox.store.contract import Call, Steps
 from oncebox.store.records import Record
 
 T = TypeVar("T")
@@ -60,18 +58,6 @@ class Restored(msgspec.Struct, frozen=True):
     """How many came back."""
     known: int
     """How many were there already."""
-
-
-class Home(Protocol):
-    """What archives need of their inbox."""
-
-    name: str
-    retention: Retention | None
-
-    def _database_for(self, is_async: bool) -> Steps[Database]: ...
-
-    @property
-    def _store(self) -> Store: ...
 
 
 class Archives:

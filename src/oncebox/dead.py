@@ -5,25 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from oncebox.audit import checked_deed
 from oncebox.database import committed, seen
-from oncebox.database.contract import Database, Work
+from oncebox.database.contract import Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound, Unidentified
-from oncebox.identity import Identity
+from oncebox.home import Home
 from oncebox.liveness import worker_name
 from oncebox.message import Delivery, Message
 from oncebox.ordering import Order
 from oncebox.outcome import Kind, Reason
 from oncebox.plan import Item, Plan
 from oncebox.properties import LIMIT
-from oncebox.sequence import Gaps
 from oncebox.sequencing import take_in
-from oncebox.store.contract import Steps, Store
+from oncebox.store.contract import Steps
 from oncebox.store.records import DeadLetter, Deed, Matching
 
 CHUNK = 200
@@ -53,20 +52,6 @@ class Acted(msgspec.Struct, frozen=True):
     left: int
     """How many were not: gone meanwhile, still unidentified, quarantined for another reason now, or
     their key busy."""
-
-
-class Home(Protocol):
-    """What dead letters need of their inbox."""
-
-    name: str
-    identity: Identity
-    _gaps: Gaps
-    _keep_payload: bool
-
-    def _database_for(self, is_async: bool) -> Steps[Database]: ...
-
-    @property
-    def _store(self) -> Store: ...
 
 
 class DeadLetters:

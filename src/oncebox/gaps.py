@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 from oncebox import reports
 from oncebox.audit import checked_deed
@@ -13,6 +12,7 @@ from oncebox.database import UNGUARDED, Again, committed, seen, transact
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import NotFound
+from oncebox.home import Home
 from oncebox.retention import is_behind
 from oncebox.sequence import Gaps, Numbers, admit
 from oncebox.store.contract import Steps, Store
@@ -23,17 +23,6 @@ LOOK_EVERY = 1.0
 
 AT_ONCE = 20
 """Gaps that are looked at between two units of work."""
-
-
-class Home(Protocol):
-    """What gaps need of their inbox."""
-
-    name: str
-
-    def _database_for(self, is_async: bool) -> Steps[Database]: ...
-
-    @property
-    def _store(self) -> Store: ...
 
 
 class KeyGaps:

@@ -13,7 +13,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-from oncebox.archive import folder_of
 from oncebox.archives import Archives
 from oncebox.claims import Claimer, Properties
 from oncebox.database import target
@@ -23,6 +22,7 @@ from oncebox.database.transaction import AsyncTransaction, Transaction
 from oncebox.dead import DeadLetters
 from oncebox.drain import Drain
 from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
+from oncebox.folder import folder_of
 from oncebox.gaps import KeyGaps
 from oncebox.handlers import Registry, checked_order, checked_retry
 from oncebox.hooks import checked_hooks

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from oncebox.database import seen
-from oncebox.database.contract import Database
 from oncebox.database.steps import arun, run
 from oncebox.errors import NotFound
+from oncebox.home import Home
 from oncebox.store.contract import Steps
 from oncebox.store.reading import DeadGroup, Detail, Rates, Seen, Status
 
 DAY = timedelta(days=1)
-
-
-class Home(Protocol):
-    """What looking needs of its inbox."""
-
-    name: str
-
-    def _database_for(self, is_async: bool) -> Steps[Database]: ...
-
-    @property
-    def _store(self) -> Any: ...
 
 
 class Wanted(NamedTuple):

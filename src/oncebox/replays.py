@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
@@ -15,6 +15,7 @@ from oncebox.database import UNGUARDED, Again, committed, seen, transact
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound
+from oncebox.home import Home
 from oncebox.past import Which, checked_past
 from oncebox.store.contract import Steps, Store
 from oncebox.store.records import Past, Replay
@@ -36,17 +37,6 @@ class Preview(msgspec.Struct, frozen=True):
     """Match too, but their payload was not kept, or was erased."""
     in_other_states: int
     """Match too, but are unfinished, or were discarded."""
-
-
-class Home(Protocol):
-    """What replays need of their inbox."""
-
-    name: str
-
-    def _database_for(self, is_async: bool) -> Steps[Database]: ...
-
-    @property
-    def _store(self) -> Store: ...
 
 
 class Replays:

@@ -20,7 +20,8 @@ import pytest
 
 from faults.purge_worker import make_inbox
 from oncebox import Delivery
-from oncebox.archive import check, folder_of, manifests, records
+from oncebox.archive import check, manifests, records
+from oncebox.folder import folder_of
 from services import wait_until
 from worlds import World, order
 

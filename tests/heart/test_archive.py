@@ -18,10 +18,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from test_retention import age, ids, minted, purge
 
 import oncebox.archive
+import oncebox.folder
 import oncebox.housekeeping
 from oncebox import CloudEvents, Delivery, Drainer, Inbox, Reject, Retention, Retry, RetryAfter
-from oncebox.archive import Manifest, Writer, folder_of, manifests, records
+from oncebox.archive import Manifest, Writer, manifests, records
 from oncebox.errors import ArchiveError, ConfigurationError, NotFound
+from oncebox.folder import folder_of
 from oncebox.store.records import Archived
 from worlds import BOTH, SOME, World, order, write_effect
 
@@ -472,13 +474,13 @@ def test_nothing_is_forgotten_before_its_manifest_is_written(
     age(world, 8)
     shop.process(minted("new"))
 
-    class Ill(oncebox.archive.Directory):
+    class Ill(oncebox.folder.Directory):
         def create(self, name: str) -> Any:
             if name.endswith(oncebox.archive.MANIFEST):
                 raise OSError("no room for manifests")
             return super().create(name)
 
-    monkeypatch.setattr(oncebox.archive, "Directory", Ill)
+    monkeypatch.setattr(oncebox.folder, "Directory", Ill)
     with pytest.raises(ArchiveError, match=r"no room for manifests\); nothing of it was forgotten"):
         shop.purge()
     assert ids(world) == ["a", "b", "new"]
@@ -496,12 +498,12 @@ def test_a_file_that_reads_as_something_else_is_not_relied_on(
     age(world, 8)
     shop.process(minted("new"))
 
-    class Ill(oncebox.archive.Directory):
+    class Ill(oncebox.folder.Directory):
         def open(self, name: str) -> Any:
             (self._root / name).write_bytes(gzip.compress(b"")[:10] + b"\xff" * 20)
             return super().open(name)
 
-    monkeypatch.setattr(oncebox.archive, "Directory", Ill)
+    monkeypatch.setattr(oncebox.folder, "Directory", Ill)
     with pytest.raises(ArchiveError, match="cannot be written"):
         shop.purge()
     assert ids(world) == ["a", "new"]

@@ -21,13 +21,9 @@ from hypothesis import strategies as st
 import oncebox.archive
 from oncebox import Inbox, Retention
 from oncebox.archive import (
-    Directory,
-    Folder,
     Manifest,
-    Remote,
     Writer,
     check,
-    folder_of,
     manifests,
     read_manifest,
     reading,
@@ -35,6 +31,7 @@ from oncebox.archive import (
     unfinished,
 )
 from oncebox.errors import ArchiveError, ConfigurationError, MissingExtra
+from oncebox.folder import Directory, Folder, Remote, folder_of
 from oncebox.store.records import Record, Run
 
 NOON = datetime(2026, 3, 10, 12, 0, 0, 123456, tzinfo=UTC)

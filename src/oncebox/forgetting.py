@@ -1,0 +1,139 @@
+"""Forgetting: old messages go, a little at a time, into an archive first if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from oncebox.archive import Writer
+from oncebox.database import committed, seen
+from oncebox.database.contract import Database
+from oncebox.errors import ArchiveError
+from oncebox.folder import Folder
+from oncebox.store.contract import Call, Steps, Store
+from oncebox.store.records import Archived
+
+T = TypeVar("T")
+
+AT_ONCE = 500
+"""Messages that are forgotten in one transaction, where they are known by name."""
+
+
+class Pass:
+    """One purge, window by window."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: Store,
+        consumer: str,
+        mark: datetime | None,
+        windows: Sequence[Any],
+        held_by: Sequence[str],
+    ) -> None:
+        self.mark = mark
+        self.held_by = held_by
+        self.forgotten = 0
+        self._database = database
+        self._store = store
+        self._consumer = consumer
+        self._left = list(reversed(windows))
+
+    def step(self) -> Steps[bool]:
+        """One transaction; says whether there was anything to do."""
+        mark = self.mark
+        if mark is None:
+            return False
+        if not self._left:
+            yield from self._forget_counters(mark)
+            return False
+        window = self._left.pop()
+        self.forgotten += yield from committed(
+            self._database,
+            lambda work: self._store.forget(work, self._consumer, mark, window),
+        )
+        return True
+
+    def give_up(self) -> None:
+        """Leave nothing half done behind."""
+
+    def _forget_counters(self, mark: datetime) -> Steps[None]:
+        forget = partial(self._store.forget_counters, consumer=self._consumer, mark=mark)
+        yield from committed(self._database, forget)
+
+
+class ArchivingPass(Pass):
+    """One purge that writes everything into an archive before it is forgotten.
+
+    Some windows are written into a file, the file is read back, what is in it is forgotten,
+    and so on. Whatever dies in between: everything is in the database, or in a finished file.
+    """
+
+    def __init__(self, folder: Folder, *common: Any) -> None:
+        super().__init__(*common)
+        self._folder = folder
+        self._writer: Writer | None = None
+        self._written: list[Archived] = []
+        self._archived: list[Archived] = []
+
+    def step(self) -> Steps[bool]:
+        """One step; raises ArchiveError where the archive cannot be written."""
+        if self._archived:
+            yield from self._forget_some()
+        elif self._writer is not None and (self._writer.is_full or not self._left):
+            yield from self._finish(self._writer)
+        elif self.mark is not None and self._left:
+            yield from self._write(self.mark, self._left.pop())
+        elif self.mark is not None:
+            yield from self._forget_counters(self.mark)
+            return False
+        else:
+            return False
+        return True
+
+    def give_up(self) -> None:
+        """Leave no file behind that will never be finished."""
+        if self._writer is not None:
+            self._writer.give_up()
+        self._writer = None
+
+    def _write(self, mark: datetime, window: Any) -> Steps[None]:
+        read = partial(self._store.old_messages, consumer=self._consumer, mark=mark, window=window)
+        found = yield from seen(self._database, read)
+        if not found:
+            return
+        if self._writer is None:
+            first = found[0].received_at
+            make = partial(Writer, self._folder, self._consumer, first)
+            self._writer = yield from self._safely(make)
+        yield from self._safely(partial(self._writer.add, found))
+        self._written += [
+            Archived(record.origin, record.id, len(record.runs), record.body is not None)
+            for record in found
+        ]
+
+    def _finish(self, writer: Writer) -> Steps[None]:
+        yield from self._safely(writer.finish)
+        self._archived, self._written, self._writer = self._written, [], None
+
+    def _forget_some(self) -> Steps[None]:
+        some, self._archived = self._archived[:AT_ONCE], self._archived[AT_ONCE:]
+        forget = partial(self._store.forget_these, consumer=self._consumer, messages=some)
+        self.forgotten += yield from committed(self._database, forget)
+
+    def _safely(self, work: Callable[[], T]) -> Steps[T]:
+        """Do something with files, off the event loop; what fails leaves nothing behind."""
+        call: Call = partial(asyncio.to_thread, work) if self._database.is_async else work
+        try:
+            answer: T = yield call
+        except Exception as error:  # file systems of fsspec raise what their libraries raise
+            self.give_up()
+            self._written, self._left = [], []
+            raise ArchiveError(
+                f"the archive cannot be written ({type(error).__name__}: {error}); nothing of it "
+                "was forgotten"
+            ) from error
+        return answer
