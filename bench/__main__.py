@@ -1,7 +1,8 @@
 """The command line of the benchmark: the tables to stdout, progress to stderr.
 
 `inline` measures process() with each library, `drain` what receive() and drain() do, `kafka` a
-Consumer of Kafka; without a word, all are measured.
+Consumer of Kafka, `house` what it costs to forget, archive and replay; without a word, all are
+measured.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench import drain, memory, report
+from bench import drain, house, memory, report
 from bench.drain.options import Options
+from bench.house.options import Options as HouseOptions
 from bench.kafka import contest
 from bench.kafka.options import Options as KafkaOptions
 from bench.measure import interleave
@@ -23,7 +25,8 @@ from bench.scenarios import ALL, Scenario
 
 INLINE = [scenario.name for scenario in ALL]
 DRAIN = [part.name for part in drain.ALL]
-WORDS = {"inline": INLINE, "drain": DRAIN, "kafka": ["kafka"]}
+HOUSE = [part.name for part in house.ALL]
+WORDS = {"inline": INLINE, "drain": DRAIN, "kafka": ["kafka"], "house": HOUSE}
 EVERYTHING = [name for names in WORDS.values() for name in names]
 
 
@@ -38,6 +41,8 @@ def main() -> None:
             _drain(parts, place, options)
         if "kafka" in only:
             _kafka(place, options)
+        if chores := [part for part in house.ALL if part.name in only]:
+            _house(chores, place, options)
 
 
 # -- inline ---------------------------------------------------------------------------------------
@@ -120,6 +125,21 @@ def _kafka(place: Place, options: argparse.Namespace) -> None:
         print(line, flush=True)
 
 
+# -- house ----------------------------------------------------------------------------------------
+
+
+def _house(parts: list[house.Part], place: Place, options: argparse.Namespace) -> None:
+    chosen = HouseOptions(progress=partial(_progress, "house"), **_given(HouseOptions, options))
+    for line in report.house_header(
+        postgres=place.server.version, fsync=place.fsync(), options=chosen
+    ):
+        print(line)
+    for part in parts:
+        print(flush=True)
+        for line in part.measure(place, chosen):
+            print(line, flush=True)
+
+
 def _given(kind: type[Struct], options: argparse.Namespace) -> dict[str, Any]:
     """Of the fields of a kind of options, those that were given."""
     given = {name: getattr(options, name, None) for name in kind.__struct_fields__}
@@ -141,7 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--only",
         type=_names,
-        help=f"some of {','.join(INLINE)} (inline), {','.join(DRAIN)} (drain), kafka",
+        help=f"some of {','.join(INLINE)} (inline), {','.join(DRAIN)} (drain), kafka, "
+        f"{','.join(HOUSE)} (house)",
     )
     add("--messages", type=int, metavar="N", help="per round; default: a second or a few of work")
     add("--batch", type=int, default=100, help="messages per transaction (default %(default)s)")
@@ -181,6 +202,20 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help=f"messages that pass through while bloat is watched (default {usual.through})",
+    )
+    house_usual = HouseOptions(progress=print)
+    add = parser.add_argument_group("house").add_argument
+    add(
+        "--rows",
+        type=int,
+        metavar="N",
+        help=f"old messages to purge, and to archive and restore (default {house_usual.rows})",
+    )
+    add(
+        "--replayed",
+        type=int,
+        metavar="N",
+        help=f"messages of a replay (default {house_usual.replayed})",
     )
     return parser
 

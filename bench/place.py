@@ -71,6 +71,12 @@ class Place:
         business.create_on_sqlite(path)
         return f"sqlite:///{path}"
 
+    def folder(self) -> Path:
+        """A new, empty folder."""
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        return folder
+
     def fsync(self, times: int = 50) -> float:
         """Seconds that the disk takes to write a page of a log for good, as every commit does."""
         with (self._folder / "probe").open("wb", buffering=0) as file:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from bench.drain.load import KEYS
 from bench.drain.options import Options
+from bench.house.options import Options as HouseOptions
 from bench.kafka.options import Options as KafkaOptions
 from bench.measure import Measured
 
@@ -64,6 +65,22 @@ def kafka_header(*, postgres: str, kafka: str, fsync: float, options: KafkaOptio
         f"medians and spread of {options.rounds} interleaved rounds.",
         "The clock runs from the assignment of partitions to the last commit, for all alike. Every "
         "round is checked: each payment booked once.",
+    ]
+
+
+def house_header(*, postgres: str, fsync: float, options: HouseOptions) -> list[str]:
+    """What keeping house is measured on."""
+    return [
+        f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
+        f"psycopg {version('psycopg')}, SQLite {sqlite3.sqlite_version}, "
+        f"PostgreSQL {postgres} (fsync on)",
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, an fdatasync takes "
+        f"{fsync * 1000:.2f} ms",
+        f"House: inline a process per core, a handler per message with two statements, 20 % "
+        f"duplicates; drain {options.workers} processes, a handler per batch; batches of "
+        f"{options.batch}. Medians and spread of interleaved rounds.",
+        "Every part is checked: each payment booked once, nothing else forgotten, everything "
+        "restored.",
     ]
 
 

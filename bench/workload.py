@@ -45,12 +45,20 @@ class Truth(msgspec.Struct):
 class Stream:
     """An endless stream of deliveries that knows what should come of them."""
 
-    def __init__(self, seed: int = 7, *, repeats: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int = 7,
+        *,
+        repeats: bool = True,
+        accounts: Sequence[str] = ACCOUNTS,
+        clock: int = 1_767_225_600_000,
+    ) -> None:
         self.truth = Truth()
         self._repeats = repeats
+        self._accounts = accounts
         self._random = random.Random(seed)
         self._recent: deque[Delivery] = deque(maxlen=RECENT)
-        self._clock = 1_767_225_600_000
+        self._clock = clock
 
     def take(self, count: int) -> list[Delivery]:
         """The next deliveries."""
@@ -64,7 +72,9 @@ class Stream:
         return delivery
 
     def _payment(self) -> Delivery:
-        payment = Payment(self._id(), self._random.choice(ACCOUNTS), self._random.randint(1, 100))
+        payment = Payment(
+            self._id(), self._random.choice(self._accounts), self._random.randint(1, 100)
+        )
         self.truth.payments += 1
         self.truth.balances[payment.account] += payment.amount
         return _delivery(payment)

@@ -39,6 +39,8 @@ class Run(msgspec.Struct, frozen=True):
 
     done: int
     seconds: float
+    gap: float
+    """The longest time that a worker took from one batch to the next."""
 
     @property
     def rate(self) -> float:
@@ -52,6 +54,7 @@ class _Share(msgspec.Struct, frozen=True):
     done: int
     last: float
     ended: float
+    gap: float
 
 
 class Crew:
@@ -91,7 +94,7 @@ class Crew:
         shares: list[_Share] = [_answer(pipe) for pipe in self._pipes]
         done = sum(share.done for share in shares)
         end = max(share.last if done >= messages else share.ended for share in shares)
-        return Run(done, end - start)
+        return Run(done, end - start, max(share.gap for share in shares))
 
     @property
     def done(self) -> int:
@@ -142,10 +145,11 @@ def _serve(pipe: Connection, counter: Any, enough: Any, open: Open, url: str, ba
 
 
 def _work(drain: Drain, order: Order, counter: Any, enough: Any) -> _Share:
-    total, last, pause = 0, order.start, SOONEST
+    total, last, gap, pause = 0, order.start, 0.0, SOONEST
     while not enough.is_set() and (left := order.deadline - time.monotonic()) > 0:
         if done := drain():
-            total, last, pause = total + done, time.monotonic(), SOONEST
+            now = time.monotonic()
+            total, last, gap, pause = total + done, now, max(gap, now - last), SOONEST
             with counter.get_lock():
                 counter.value += done
                 if counter.value >= order.messages:
@@ -153,4 +157,4 @@ def _work(drain: Drain, order: Order, counter: Any, enough: Any) -> _Share:
         else:
             enough.wait(min(pause, left))
             pause = min(pause * 2, LATEST)
-    return _Share(total, last, time.monotonic())
+    return _Share(total, last, time.monotonic(), gap)

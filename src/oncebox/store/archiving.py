@@ -64,6 +64,7 @@ class Archiving(Dialect):
     ) -> Steps[list[Record]]:
         """What may be forgotten within a window, with its attempts."""
         params = {"consumer": consumer, "mark": self._kept(mark), **self._window(window)}
+        yield from self._be_polite(connection)
         found = yield from connection.fetch(self._sql["old_messages"], params)
         if not found:
             return []

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from oncebox.store.contract import Connection, Steps
+
 
 class Dialect(ABC):
-    """How a database keeps time and takes lists."""
+    """How a database keeps time, takes lists and waits."""
 
     _sql: dict[str, str]
 
@@ -24,6 +26,10 @@ class Dialect(ABC):
     @abstractmethod
     def _times(self, rest: float = 0) -> dict[str, Any]:
         """What a statement must be told of the time: now, and the time in so many seconds."""
+
+    @abstractmethod
+    def _be_polite(self, connection: Connection) -> Steps[None]:
+        """Do not wait for locks for long, and do not outlive being stopped."""
 
     @abstractmethod
     def _list(self, values: Sequence[Any]) -> Any:

@@ -40,10 +40,6 @@ class Replaying(Dialect):
     """A store, as far as it replays."""
 
     @abstractmethod
-    def _be_polite(self, connection: Connection) -> Steps[None]:
-        """Do not wait for locks for long, and do not outlive being stopped."""
-
-    @abstractmethod
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:

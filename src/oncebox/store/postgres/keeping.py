@@ -30,6 +30,7 @@ class Forgetful(Claiming, Keeping, Archiving):
         self, connection: Connection, consumer: str, mark: datetime, window: Any
     ) -> Steps[int]:
         params = {"consumer": consumer, "mark": mark, "window": window}
+        yield from self._be_polite(connection)
         found = yield from connection.fetch(self._sql["forget"], params)
         return int(found[0][0])
 

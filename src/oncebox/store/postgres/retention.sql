@@ -53,8 +53,12 @@ WITH gone AS (
   ))
   RETURNING origin, message_id
 ), trail AS (
-  DELETE FROM {attempt} a USING gone g
-  WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id
+  DELETE FROM {attempt} WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid FROM gone g CROSS JOIN LATERAL (
+      SELECT a.ctid FROM {attempt} a
+      WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id OFFSET 0
+    ) a
+  ))
 )
 SELECT count(*) FROM gone;
 
@@ -74,7 +78,10 @@ ORDER BY f.seq;
 SELECT a.origin, a.message_id, a.number, a.outcome, a.worker, a.ended_at, a.replay, a.error,
        a.fingerprint, a.duration
 FROM unnest(:origins::text[], :ids::text[]) AS u (origin, id)
-JOIN {attempt} a ON a.consumer = :consumer AND a.origin = u.origin AND a.message_id = u.id
+CROSS JOIN LATERAL (
+  SELECT * FROM {attempt} a
+  WHERE a.consumer = :consumer AND a.origin = u.origin AND a.message_id = u.id OFFSET 0
+) a
 ORDER BY a.id;
 
 -- name: forget_these
@@ -85,8 +92,7 @@ WITH wanted AS MATERIALIZED (
     AS u (origin, id, runs, kept)
 ), gone AS (
   DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-    SELECT u.place FROM wanted w
-    CROSS JOIN LATERAL (
+    SELECT n.place FROM wanted w CROSS JOIN LATERAL (
       SELECT f.place FROM {finished} f
       WHERE f.consumer = :consumer AND f.origin = w.origin AND f.message_id = w.id
         AND (f.payload IS NOT NULL) = w.kept
@@ -95,12 +101,16 @@ WITH wanted AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM {consumer} c
                         WHERE c.consumer = :consumer AND c.hold_until > clock_timestamp())
       FOR UPDATE OF f SKIP LOCKED
-    ) u
+    ) n
   ))
   RETURNING origin, message_id
 ), trail AS (
-  DELETE FROM {attempt} a USING gone g
-  WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id
+  DELETE FROM {attempt} WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid FROM gone g CROSS JOIN LATERAL (
+      SELECT a.ctid FROM {attempt} a
+      WHERE a.consumer = :consumer AND a.origin = g.origin AND a.message_id = g.message_id OFFSET 0
+    ) a
+  ))
 )
 SELECT count(*) FROM gone;
 

@@ -4,8 +4,9 @@ SELECT minute FROM {minute} WHERE consumer = :consumer AND received > duplicate
 ORDER BY minute DESC LIMIT 1;
 
 -- name: oldest_arrival
--- When the oldest of what arrived since a time came into being.
-SELECT min(minted_at) FROM {inbox} WHERE consumer = :consumer AND received_at >= :since;
+-- When the oldest of what arrived since a time came into being. +consumer: not by the index of ids,
+-- which begins with the consumer and would be read whole, but by that of times; so below.
+SELECT min(minted_at) FROM {inbox} WHERE +consumer = :consumer AND received_at >= :since;
 
 -- name: parts_seen
 -- How the parts of sources stand.
@@ -28,14 +29,14 @@ RETURNING 1;
 -- name: count_old
 -- How many messages are older than a mark, finished or not.
 SELECT count(*) FROM (
-  SELECT 1 FROM {inbox} WHERE consumer = :consumer AND received_at < :mark LIMIT :limit
+  SELECT 1 FROM {inbox} WHERE +consumer = :consumer AND received_at < :mark LIMIT :limit
 ) i;
 
 -- name: old_windows
 -- When old messages arrived: the first of every 500.
 SELECT received_at FROM (
   SELECT received_at, row_number() OVER (ORDER BY received_at) AS n
-  FROM {inbox} WHERE consumer = :consumer AND received_at < :mark
+  FROM {inbox} WHERE +consumer = :consumer AND received_at < :mark
 ) WHERE n % 500 = 1 ORDER BY received_at;
 
 -- name: old_messages
@@ -43,14 +44,14 @@ SELECT received_at FROM (
 SELECT f.seq, f.origin, f.message_id, f.type, f.version, f.received_at, f.key, f.payload,
        f.content_hash, f.headers, f.source, f.coordinates, f.occurred_at, f.minted_at
 FROM {finished} f
-WHERE f.received_at >= :low AND f.received_at < :high AND f.consumer = :consumer
+WHERE f.received_at >= :low AND f.received_at < :high AND +f.consumer = :consumer
   AND (f.minted_at IS NULL OR f.minted_at < :mark)
 ORDER BY f.seq;
 
 -- name: old_ones
 -- The same, as far as needed to forget it; nothing as long as what was restored is to be kept.
 SELECT f.seq, f.origin, f.message_id FROM {finished} f
-WHERE f.received_at >= :low AND f.received_at < :high AND f.consumer = :consumer
+WHERE f.received_at >= :low AND f.received_at < :high AND +f.consumer = :consumer
   AND (f.minted_at IS NULL OR f.minted_at < :mark)
   AND NOT EXISTS (SELECT 1 FROM {consumer} c WHERE c.consumer = :consumer AND c.hold_until > :now);
 

@@ -1,0 +1,154 @@
+"""Keeping house reads what it is about, however much else there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_schema import read_rows
+
+import oncebox.housekeeping
+from oncebox import Inbox, Retention
+from oncebox.database.steps import run
+from oncebox.store.sqlite.values import later
+from services import wait_until
+from worlds import World, order, write_effect
+
+A_DAY = 86_400
+# Four of them fill a page.
+OLD = """
+INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version, payload, received_at)
+SELECT 'billing', 'test', 'old-' || seq, seq, 'order', 1, decode(repeat('00', 1700), 'hex'),
+       now() - interval '8 days'
+FROM (SELECT nextval('oncebox_seq') AS seq FROM generate_series(1, %s)) s"""
+YOUNG = """
+INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version, payload)
+SELECT 'billing', 'test', 'young-' || n, -1000000 - n, 'order', 1, '{}'
+FROM generate_series(1, 20000) n"""
+FILL = {
+    "pending": "INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, "
+    "version, key, payload, available_at, replay) SELECT 'billing', 0, -n, 'test', 'other-' || n, "
+    "'', 1, n, '', 'infinity', n % 2 * 99 FROM generate_series(1, 50000) n",
+    "dead": "INSERT INTO oncebox_dead (consumer, state, reason, seq, origin, message_id, payload, "
+    "replay) SELECT 'billing', 'dead', '', -n, 'test', 'other-' || n, '', n % 2 * 99 "
+    "FROM generate_series(1, 50000) n",
+    "early": "INSERT INTO oncebox_early (consumer, key, epoch, number, seq, lane, origin, "
+    "message_id, type, version, payload, alone) SELECT 'billing', n, '', 1, -n, 0, 'test', "
+    "'other-' || n, '', 1, '', false FROM generate_series(1, 50000) n",
+    "replay_item": "INSERT INTO oncebox_replay_item (replay, seq, consumer, origin, message_id) "
+    "SELECT 99, -n, 'billing', 'test', 'other-' || n FROM generate_series(1, 50000) n",
+    "attempt": "INSERT INTO oncebox_attempt (consumer, origin, message_id, number, outcome, "
+    "worker) SELECT 'billing', 'test', 'other-' || n, 1, 'done', '' "
+    "FROM generate_series(1, 50000) n",
+}
+LASTING = ("psycopg", "sqlalchemy-asyncpg")
+"""They keep plans for some steps of a purge, and for as long as a session lasts."""
+
+
+def begin(world: World, **options: Any) -> Inbox:
+    """An inbox, and a planner that takes its tables for empty, but for what is kept."""
+    inbox = world.inbox(**options)
+    world.on(inbox, "order", write_effect)
+    world.execute(YOUNG)
+    for table in FILL:
+        world.execute(f"ALTER TABLE oncebox_{table} SET (autovacuum_enabled = off)")
+    world.execute("ANALYZE")
+    world.process(inbox, [order("new")])
+    return inbox
+
+
+def purge(world: World, inbox: Inbox, **options: Any) -> int:
+    keeping = inbox.housekeeping
+    purged = world.run(keeping.apurge(**options)) if world.is_async else keeping.purge(**options)
+    return int(purged.forgotten)
+
+
+def all_that_was_read(world: World, inbox: Inbox) -> dict[str, int]:
+    """How much of each table was read; a session tells when it ends, at the latest."""
+    if world.is_async:
+        world.run(inbox.aclose())
+        world.run(world.database().dispose())
+    inbox.close()
+    others = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+        "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    )
+    wait_until(lambda: not world.query(others), "a session does not end")
+    return {table: read_rows(world, table) + read_entries(world, table) for table in FILL}
+
+
+def read_entries(world: World, table: str) -> int:
+    """How many entries of the indexes of a table were read so far."""
+    ((entries,),) = world.query(
+        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = %s", f"oncebox_{table}"
+    )
+    return int(entries)
+
+
+@pytest.mark.only(LASTING)
+@pytest.mark.parametrize("archived", [False, True], ids=["purge", "archive"])
+def test_a_purge_planned_on_empty_tables_does_not_scan_full_ones(
+    world: World, archived: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on with the plans of its first steps, made when nothing was left to do."""
+    monkeypatch.setattr(oncebox.housekeeping, "AT_ONCE", 100)
+    archive = str(tmp_path) if archived else None
+    inbox = begin(world, retention=Retention(days=7, archive=archive))
+    world.execute(OLD % 4000)
+    full = False
+
+    def fill(forgotten: int) -> None:
+        nonlocal full
+        if forgotten >= 3200 and not full:  # by then plans are general
+            full = True
+            for statement in FILL.values():
+                world.execute(statement)
+
+    assert purge(world, inbox, progress=fill) == 4000
+    assert full
+    world.execute(OLD % 200)
+    assert purge(world, inbox) == 200
+    read = all_that_was_read(world, inbox)
+    assert max(read.values()) < 10_000, f"1,000 messages must not read whole tables: {read}"
+
+
+SOME = """
+WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count})
+INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version, payload, received_at)
+SELECT 'billing', 'test', '{name}-' || n, {first} + n, 'order', 1, x'', {at} + n
+FROM s"""
+
+
+@pytest.mark.only(("sqlite3",))
+@pytest.mark.parametrize("archived", [False, True], ids=["purge", "archive"])
+def test_on_sqlite_what_is_kept_does_not_slow_a_purge_down(
+    world: World, archived: bool, tmp_path: Path
+) -> None:
+    archive = str(tmp_path) if archived else None
+    inbox = world.inbox(retention=Retention(days=7, archive=archive))
+    world.on(inbox, "order", write_effect)
+    world.process(inbox, [order("new")])
+    old = SOME.format(count=2000, name="old", first=10_000, at=later(-8 * A_DAY))
+    world.execute(old)
+    before = count_work(inbox)
+    world.execute(SOME.format(count=20_000, name="young", first=100_000, at=later(-A_DAY)))
+    world.execute(old)
+    assert count_work(inbox) < before * 2
+
+
+def count_work(inbox: Inbox) -> int:
+    """How much SQLite does for a purge of 2000 messages, in thousands of its instructions."""
+    worked = 0
+
+    def note() -> None:
+        nonlocal worked
+        worked += 1
+
+    database: Any = run(inbox._database_for(False))
+    work = run(database.acquire())
+    work.connection.set_progress_handler(note, 1000)
+    run(database.release(work))
+    assert inbox.housekeeping.purge().forgotten == 2000
+    assert worked > 10, "it was another connection"
+    return worked
