@@ -14,9 +14,12 @@ from oncebox.database.contract import Database
 from oncebox.errors import ArchiveError
 from oncebox.folder import Folder
 from oncebox.store.contract import Call, Steps, Store
-from oncebox.store.records import Archived
+from oncebox.store.records import Archived, Record
 
 T = TypeVar("T")
+
+PORTION = 32 << 20
+"""Bytes of payloads that are read at once, about."""
 
 AT_ONCE = 500
 """Messages that are forgotten in one transaction, where they are known by name."""
@@ -101,13 +104,23 @@ class ArchivingPass(Pass):
         self._writer = None
 
     def _write(self, mark: datetime, window: Any) -> Steps[None]:
-        read = partial(self._store.old_messages, consumer=self._consumer, mark=mark, window=window)
-        found = yield from seen(self._database, read)
-        if not found:
-            return
+        """Write a window, as much of it at a time as there is room for in memory."""
+        common = {"consumer": self._consumer, "mark": mark, "window": window}
+        count, size = yield from seen(self._database, partial(self._store.old_size, **common))
+        limit = count + 1 if size <= PORTION else max(1, count * PORTION // size)
+        after = 0
+        while True:
+            read = partial(self._store.old_messages, **common, after=after, limit=limit)
+            found = yield from seen(self._database, read)
+            if found:
+                yield from self._add(found)
+                after = found[-1].seq
+            if len(found) < limit:
+                return
+
+    def _add(self, found: Sequence[Record]) -> Steps[None]:
         if self._writer is None:
-            first = found[0].received_at
-            make = partial(Writer, self._folder, self._consumer, first)
+            make = partial(Writer, self._folder, self._consumer, found[0].received_at)
             self._writer = yield from self._safely(make)
         yield from self._safely(partial(self._writer.add, found))
         self._written += [

@@ -19,6 +19,7 @@ from test_retention import age, ids, minted, purge
 
 import oncebox.archive
 import oncebox.folder
+import oncebox.forgetting
 import oncebox.housekeeping
 from oncebox import CloudEvents, Delivery, Drainer, Inbox, Reject, Retention, Retry, RetryAfter
 from oncebox.archive import Manifest, Writer, manifests, records
@@ -464,6 +465,24 @@ def test_many_messages_go_into_several_files_and_are_forgotten_file_by_file(
     told: list[int] = []
     assert shop.restore(progress=told.append).messages == told[-1] == 1_200
     assert ids(world) == ["new", *old]
+
+
+def test_large_messages_are_read_a_few_at_a_time(
+    world: World, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oncebox.forgetting, "PORTION", 50)
+    read, seen = shop.inbox._store.old_messages, []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        found = yield from read(*args, **options)
+        seen.append(len(found))
+        return found
+
+    monkeypatch.setattr(shop.inbox._store, "old_messages", watched)
+    old = shop.forget(*(f"m{n:02}" for n in range(20)))
+    assert sum(seen) == 20
+    assert max(seen) < 10
+    assert shop.archived() == dict.fromkeys(old, 1)
 
 
 @pytest.mark.usefixtures("small_files")

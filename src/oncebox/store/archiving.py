@@ -16,6 +16,8 @@ from oncebox.store.contract import Connection, Steps
 from oncebox.store.dialect import Dialect
 from oncebox.store.records import Archived, Deed, Past, Record, Run
 
+MANY = 2**31 - 1
+
 Name = tuple[str, str]
 """The origin and the id of a message."""
 
@@ -59,11 +61,32 @@ class Archiving(Dialect):
     ) -> Steps[None]:
         """Lock the keys of messages, where keys are locked."""
 
-    def old_messages(
+    def old_size(
         self, connection: Connection, consumer: str, mark: datetime, window: Any
-    ) -> Steps[list[Record]]:
-        """What may be forgotten within a window, with its attempts."""
+    ) -> Steps[tuple[int, int]]:
+        """How many messages are old within a window, and the bytes of their payloads, about."""
         params = {"consumer": consumer, "mark": self._kept(mark), **self._window(window)}
+        count, size = (yield from connection.fetch(self._sql["old_size"], params))[0]
+        return int(count), int(size)
+
+    def old_messages(
+        self,
+        connection: Connection,
+        consumer: str,
+        mark: datetime,
+        window: Any,
+        *,
+        after: int = 0,
+        limit: int = MANY,
+    ) -> Steps[list[Record]]:
+        """What may be forgotten within a window, behind a number, with its attempts."""
+        params = {
+            "consumer": consumer,
+            "mark": self._kept(mark),
+            **self._window(window),
+            "after": after,
+            "limit": limit,
+        }
         yield from self._be_polite(connection)
         found = yield from connection.fetch(self._sql["old_messages"], params)
         if not found:

@@ -336,10 +336,23 @@ class Store(Protocol):
 
     # -- archives -----------------------------------------------------------------------------
 
-    def old_messages(
+    def old_size(
         self, connection: Connection, consumer: str, mark: datetime, window: Any
+    ) -> Steps[tuple[int, int]]:
+        """How many messages are old within a window, and the bytes of their payloads, about."""
+        ...
+
+    def old_messages(
+        self,
+        connection: Connection,
+        consumer: str,
+        mark: datetime,
+        window: Any,
+        *,
+        after: int,
+        limit: int,
     ) -> Steps[list[Record]]:
-        """What may be forgotten within a window, with its attempts."""
+        """What may be forgotten within a window, behind a number, with its attempts."""
         ...
 
     def forget_these(

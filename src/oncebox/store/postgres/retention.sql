@@ -62,6 +62,14 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
+-- name: old_size
+-- How many old messages there are within some pages, and the bytes of their payloads, which need not
+-- be read for that.
+SELECT count(*), coalesce(sum(octet_length(i.payload)), 0)::bigint FROM {inbox} i
+WHERE i.ctid >= ('(' || :window::bigint * 64 || ',0)')::tid
+  AND i.ctid < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+  AND i.consumer = :consumer AND i.received_at < :mark;
+
 -- name: old_messages
 -- What is old and finished within some pages.
 SELECT f.seq, f.origin, f.message_id, f.type, f.version, f.received_at, f.key, f.payload,
@@ -70,8 +78,8 @@ FROM {finished} f
 WHERE f.place >= ('(' || :window::bigint * 64 || ',0)')::tid
   AND f.place < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
   AND f.consumer = :consumer AND f.received_at < :mark
-  AND (f.minted_at IS NULL OR f.minted_at < :mark)
-ORDER BY f.seq;
+  AND (f.minted_at IS NULL OR f.minted_at < :mark) AND f.seq > :after
+ORDER BY f.seq LIMIT :limit;
 
 -- name: runs_of
 -- The attempts of some messages.

@@ -39,14 +39,19 @@ SELECT received_at FROM (
   FROM {inbox} WHERE +consumer = :consumer AND received_at < :mark
 ) WHERE n % 500 = 1 ORDER BY received_at;
 
+-- name: old_size
+-- How many old messages there are within a window of time, and the bytes of their payloads.
+SELECT count(*), coalesce(sum(length(payload)), 0) FROM {inbox}
+WHERE received_at >= :low AND received_at < :high AND +consumer = :consumer;
+
 -- name: old_messages
 -- What is old and finished within a window of time.
 SELECT f.seq, f.origin, f.message_id, f.type, f.version, f.received_at, f.key, f.payload,
        f.content_hash, f.headers, f.source, f.coordinates, f.occurred_at, f.minted_at
 FROM {finished} f
 WHERE f.received_at >= :low AND f.received_at < :high AND +f.consumer = :consumer
-  AND (f.minted_at IS NULL OR f.minted_at < :mark)
-ORDER BY f.seq;
+  AND (f.minted_at IS NULL OR f.minted_at < :mark) AND f.seq > :after
+ORDER BY f.seq LIMIT :limit;
 
 -- name: old_ones
 -- The same, as far as needed to forget it; nothing as long as what was restored is to be kept.
