@@ -33,8 +33,8 @@ SELECT count(*) FROM (
 ) i;
 
 -- name: old_windows
--- Where old messages are: groups of 64 pages. One look for all: the index by time knows no order.
-SELECT DISTINCT (ctid::text::point)[0]::bigint / 64 AS w FROM {inbox}
+-- Where old messages are: groups of 32 pages. One look for all: the index by time knows no order.
+SELECT DISTINCT (ctid::text::point)[0]::bigint / 32 AS w FROM {inbox}
 WHERE consumer = :consumer AND received_at < :mark ORDER BY w;
 
 -- name: forget
@@ -43,8 +43,8 @@ WHERE consumer = :consumer AND received_at < :mark ORDER BY w;
 WITH gone AS (
   DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT f.place FROM {finished} f
-    WHERE f.place >= ('(' || :window::bigint * 64 || ',0)')::tid
-      AND f.place < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+    WHERE f.place >= ('(' || :window::bigint * 32 || ',0)')::tid
+      AND f.place < ('(' || (:window::bigint + 1) * 32 || ',0)')::tid
       AND f.consumer = :consumer AND f.received_at < :mark
       AND (f.minted_at IS NULL OR f.minted_at < :mark)
       AND NOT EXISTS (SELECT FROM {consumer} c
@@ -75,8 +75,8 @@ WHERE i.ctid >= ('(' || :window::bigint * 64 || ',0)')::tid
 SELECT f.seq, f.origin, f.message_id, f.type, f.version, f.received_at, f.key, f.payload,
        f.content_hash, f.headers::text, f.source, f.coordinates, f.occurred_at, f.minted_at
 FROM {finished} f
-WHERE f.place >= ('(' || :window::bigint * 64 || ',0)')::tid
-  AND f.place < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+WHERE f.place >= ('(' || :window::bigint * 32 || ',0)')::tid
+  AND f.place < ('(' || (:window::bigint + 1) * 32 || ',0)')::tid
   AND f.consumer = :consumer AND f.received_at < :mark
   AND (f.minted_at IS NULL OR f.minted_at < :mark) AND f.seq > :after
 ORDER BY f.seq LIMIT :limit;
