@@ -66,8 +66,8 @@ SELECT count(*) FROM gone;
 -- How many old messages there are within some pages, and the bytes of their payloads, which need not
 -- be read for that.
 SELECT count(*), coalesce(sum(octet_length(i.payload)), 0)::bigint FROM {inbox} i
-WHERE i.ctid >= ('(' || :window::bigint * 64 || ',0)')::tid
-  AND i.ctid < ('(' || (:window::bigint + 1) * 64 || ',0)')::tid
+WHERE i.ctid >= ('(' || :window::bigint * 32 || ',0)')::tid
+  AND i.ctid < ('(' || (:window::bigint + 1) * 32 || ',0)')::tid
   AND i.consumer = :consumer AND i.received_at < :mark;
 
 -- name: old_messages
