@@ -69,8 +69,12 @@ class Steps:
 
         sys.addaudithook(hook)
         os.fsync = self._stepping(os.fsync)
-        for method in ("add", "finish"):
-            setattr(archive.Writer, method, self._stepping(getattr(archive.Writer, method)))
+        for owner, method in (
+            (archive.Directory, "create"),
+            (archive.Writer, "add"),
+            (archive.Writer, "finish"),
+        ):
+            setattr(owner, method, self._stepping(getattr(owner, method)))
 
     def _stepping(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def stepping(*args: Any) -> Any:
