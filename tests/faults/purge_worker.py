@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from faults.child import wrap
-from oncebox import Inbox, Retention, archive, housekeeping
+from oncebox import Inbox, Retention, archive, folder, forgetting, housekeeping
 from oncebox.database import steps
 from oncebox.store.postgres import PostgresStore
 from oncebox.store.sqlite import SqliteStore
@@ -70,7 +70,7 @@ class Steps:
         sys.addaudithook(hook)
         os.fsync = self._stepping(os.fsync)
         for owner, method in (
-            (archive.Directory, "create"),
+            (folder.Directory, "create"),
             (archive.Writer, "add"),
             (archive.Writer, "finish"),
         ):
@@ -99,7 +99,7 @@ def make_inbox(url: str, place: str | None) -> Inbox:
 def purge(url: str, place: str | None, last: int) -> None:
     watched = Steps(last)
     housekeeping.run = watched.run
-    housekeeping.AT_ONCE = 2
+    forgetting.AT_ONCE = 2
     for store in (PostgresStore, SqliteStore):
         wrap(store, "set_mark", before=watched.begin)
     if place is not None:
