@@ -41,7 +41,7 @@ slow: $(STAMP)  ## Run the slow tests: most of Kafka, faults on more adapters
 
 torture: $(STAMP)  ## Kill and stop workers for minutes; ONCEBOX_TORTURE_SEEDS=10 for longer
 	ONCEBOX_TORTURE_SEEDS=$${ONCEBOX_TORTURE_SEEDS:-2} $(BIN)/python -m pytest \
-	  tests/faults/test_drain_model.py $(or $(ARGS),-n 2)
+	  tests/faults/test_drain_model.py tests/faults/test_years_model.py $(or $(ARGS),-n 2)
 
 check: $(STAMP)  ## Check format, style, types and layers
 	$(BIN)/ruff format --check

@@ -149,7 +149,10 @@ def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str)
     assert oncebox("drain", "billing:inbox").returncode == 0
     paced = oncebox(*replay, "one", "--pace", "0.02", "--why", "faster", "--json")
     assert json.loads(paced.stdout)["pace"] == 0.02
-    cancelled = oncebox(*replay, "one", "--cancel", "--why", "no bug").stdout
+    cancel = (*replay, "one", "--cancel", "--why", "no bug")
+    assert oncebox(*cancel, "--dry-run").returncode == 2, "it is about new replays"
+    assert oncebox(*cancel, input="n\n").returncode == 1, "asked, and refused"
+    cancelled = oncebox(*cancel, "--yes").stdout
     assert re.search(r"^one +cancelled +1 +2 +0 +0 +0 +0 +1 ", cancelled, re.MULTILINE), cancelled
     listed = [json.loads(line) for line in oncebox(*replay, "--json").stdout.splitlines()]
     assert [(one["name"], one["state"], one["done"], one["cancelled"]) for one in listed] == [
@@ -336,7 +339,7 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
         inbox.receive([Delivery(json.dumps(e).encode()) for e in events])
     gaps = ("gaps", "numbered:inbox")
     shown = oncebox(*gaps).stdout
-    assert re.search(r"^k +3 +2 +\d+ s ago$", shown, re.MULTILINE), shown
+    assert re.search(r"^k +number 3 +2 +\d+ s ago$", shown, re.MULTILINE), shown
     status = oncebox("status", "numbered:inbox").stdout
     assert re.search(r"^early +2 wait for numbers of 1 keys; ", status, re.MULTILINE), status
     message = oncebox("show", "numbered:inbox", "e7").stdout
@@ -360,7 +363,7 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
     done = oncebox(*act, "--yes", "--json")
     assert json.loads(done.stdout) == {"skipped": 1}
     assert query(database, "SELECT act, by_whom, why, reason FROM oncebox_action ORDER BY id") == [
-        ("skip", "ada", "lost", "key 'k': numbers 3 to 3"),
+        ("skip", "ada", "lost", "key 'k': number 3"),
         ("skip", "ada", "lost", "key 'k': numbers 5 to 6"),
     ]
     assert oncebox("drain", "numbered:inbox").stdout == "4 done\n"

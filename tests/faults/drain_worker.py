@@ -1,6 +1,6 @@
 """The workers of the torture model, each in a process of its own.
 
-    python drain_worker.py URL FOLDER [GUARD]
+    python -m faults.drain_worker URL FOLDER [GUARD]
 
 A nursery: it has everything imported, starts workers by fork, and ends them when its own input
 ends. A line on its input is `start ROLE NUMBER` or `reap PID`; its answers are process numbers and
@@ -18,17 +18,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from oncebox import Delivery, Drainer, Inbox, Reject, Retry, RetryAfter
+from oncebox import DeadLetter, Delivery, Drainer, Inbox, Reject, Retry, RetryAfter
 from oncebox.errors import DatabaseUnavailable, NotFound
 from oncebox.store.postgres import PostgresStore
 from oncebox.store.sqlite import SqliteStore
@@ -84,10 +85,12 @@ class Source:
     """Partitions as a broker hands them out: from the settled position or from before it, with
     other cuts each time, to whoever asks."""
 
+    entry: ClassVar[type[Entry]] = Entry
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         partitions = json.loads((folder / "source").read_text())
-        self._partitions = [[Entry(*entry) for entry in part] for part in partitions]
+        self._partitions = [[self.entry(*entry) for entry in part] for part in partitions]
 
     @staticmethod
     def write(folder: Path, partitions: list[list[Entry]]) -> None:
@@ -96,12 +99,12 @@ class Source:
 
     def fetch(self, chance: random.Random) -> tuple[int, int, list[Delivery]] | None:
         """A partition, the position behind the batch, and the batch; None if all is settled."""
-        if not (unsettled := self._unsettled()):
+        if not (ends := self._ends()):
             return None
-        number = chance.choice(unsettled)
+        number = chance.choice(list(ends))
         part = self._partitions[number]
         start = max(0, self._settled(number) - chance.choice((0, 0, 1, 3, 6)))
-        stop = min(len(part), start + chance.randint(4, 16))
+        stop = min(ends[number], start + chance.randint(4, 16))
         batch = part[start:stop]
         if start and chance.random() < 0.2:
             batch = [*batch, part[chance.randrange(start)]]
@@ -110,10 +113,12 @@ class Source:
 
     @property
     def is_settled(self) -> bool:
-        return not self._unsettled()
+        return not self._ends()
 
-    def _unsettled(self) -> list[int]:
-        return [n for n, part in enumerate(self._partitions) if self._settled(n) < len(part)]
+    def _ends(self) -> dict[int, int]:
+        """The partitions that are not settled, and how far they may be read."""
+        parts = enumerate(self._partitions)
+        return {n: len(part) for n, part in parts if self._settled(n) < len(part)}
 
     def _settled(self, number: int) -> int:
         with suppress(FileNotFoundError):
@@ -149,34 +154,44 @@ class Steps:
         self._busy = os.open(folder / "busy", os.O_RDWR | os.O_CREAT)
 
     def step(self, payload: Entry, tx: Any) -> None:
-        (self._on_postgres if self._is_postgres else self._on_sqlite)(payload, tx)
+        with self._at(payload, tx) as last:
+            self._take(payload, last, tx)
+        self._end(payload.fate)
+
+    def _end(self, fate: str) -> None:
+        """A handler comes to its end, as it must."""
         append(self._folder / "progress", "")
-        if payload.fate == "bad":
+        if fate == "bad":
             raise Reject() if self._chance.random() < 0.5 else ValueError("a bad message")
-        if payload.fate == "flaky" and self._chance.random() < 0.5:
+        if fate == "flaky" and self._chance.random() < 0.5:
             soon = timedelta(milliseconds=self._chance.randint(0, 50))
             raise RetryAfter(soon) if self._chance.random() < 0.3 else ValueError("not today")
 
-    def _on_postgres(self, entry: Entry, tx: Any) -> None:
-        """The row of the key is locked until the transaction ends: nobody else may want it."""
-        lock = "SELECT number FROM last WHERE key = :key FOR UPDATE SKIP LOCKED"
-        found = tx.execute(lock, key=entry.key).rows()
-        if not found:
-            self._complain(f"two handlers of key {entry.key} at once, one at {entry.number}")
-            found = tx.execute("SELECT number FROM last WHERE key = :key", key=entry.key).rows()
-        self._take(entry, found[0][0], tx)
-
-    def _on_sqlite(self, entry: Entry, tx: Any) -> None:
-        """A byte of a file is locked while the handler runs; the system unlocks it for the dead."""
+    @contextmanager
+    def _at(self, entry: Entry, tx: Any) -> Iterator[int]:
+        """The last step of a key, while nobody else may want it."""
+        sql = "SELECT number FROM last WHERE key = :key"
+        if self._is_postgres:
+            yield self._locked(entry, sql, tx)
+            return
+        # A byte of a file is locked while the handler runs; the system unlocks it for the dead.
         try:
             fcntl.lockf(self._busy, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, entry.key)
         except OSError:
             self._complain(f"two handlers of key {entry.key} at once, one at {entry.number}")
         try:
-            found = tx.execute("SELECT number FROM last WHERE key = :key", key=entry.key).rows()
-            self._take(entry, found[0][0], tx)
+            yield tx.execute(sql, key=entry.key).rows()[0][0]
         finally:
             fcntl.lockf(self._busy, fcntl.LOCK_UN, 1, entry.key)
+
+    def _locked(self, entry: Entry, sql: str, tx: Any) -> int:
+        """The row of the key is locked until the transaction ends."""
+        found = tx.execute(f"{sql} FOR UPDATE SKIP LOCKED", key=entry.key).rows()
+        if not found:
+            self._complain(f"two handlers of key {entry.key} at once, one at {entry.number}")
+            found = tx.execute(sql, key=entry.key).rows()
+        last: int = found[0][0]
+        return last
 
     def _take(self, entry: Entry, last: int, tx: Any) -> None:
         """Between the last step and this one there is nothing that was not discarded."""
@@ -218,24 +233,53 @@ def drowsy(chance: random.Random, steps: Callable[..., Any]) -> Callable[..., An
     return slow
 
 
+# -- the guards -----------------------------------------------------------------------------------
+
+
+def lock_no_keys() -> None:
+    """Everybody locks something, but never what somebody else locks."""
+    numbers = count(random.getrandbits(60))
+    PostgresStore._locks = lambda *_: [next(numbers)]  # type: ignore[method-assign]
+
+
+def park_nothing() -> None:
+    for store in (PostgresStore, SqliteStore):
+        setattr(store, "_park", lambda *_: iter(()))  # noqa: B010
+
+
+GUARDS: Mapping[str, Callable[[], None]] = {"key locks": lock_no_keys, "parking": park_nothing}
+"""How to work without a guard."""
+
+
 # -- the roles ------------------------------------------------------------------------------------
 
 
 class Worker:
     """Somebody who works on the inbox until it is told to stop, or killed."""
 
+    statements: ClassVar[tuple[str, ...]] = STATEMENTS
+    read: ClassVar[type[Source]] = Source
+    guards: ClassVar[Mapping[str, Callable[[], None]]] = GUARDS
+
     def __init__(self, url: str, folder: Path, source: Source, seed: str) -> None:
         self.chance = random.Random(seed)
+        self.url = url
+        self.folder = folder
         self.source = source
-        self.inbox = make_inbox(url)
-        steps = Steps(folder, self.chance, is_postgres=url.startswith("postgresql"))
-        self.inbox.on("step")(steps.step)
+        self.is_postgres = url.startswith("postgresql")
+        self.inbox = self.open()
         self.stopping = threading.Event()
         store = self.inbox._store
-        for name in STATEMENTS:
+        for name in self.statements:
             setattr(store, name, drowsy(self.chance, getattr(store, name)))
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    def open(self) -> Inbox:
+        """The inbox, with its handlers."""
+        inbox = make_inbox(self.url)
+        inbox.on("step")(Steps(self.folder, self.chance, is_postgres=self.is_postgres).step)
+        return inbox
 
     def stop(self) -> None:
         self.stopping.set()
@@ -267,42 +311,28 @@ class Worker:
         """Put dead letters back or away, some or one or those of a key."""
         while not self.stopping.wait(self.chance.uniform(0.01, 0.05)):
             with suppress(DatabaseUnavailable, NotFound):
-                letters = self.inbox.dead.find(limit=20)
-                chosen = [letter for letter in letters if self.chance.random() < 0.4]
-                act = self.inbox.dead.retry
-                if self.chance.random() < 0.4:
-                    act = self.inbox.dead.discard
-                if chosen and chosen[0].key and self.chance.random() < 0.3:
-                    act(key=chosen[0].key, why="by key")
-                elif chosen:
-                    act(*[letter.id for letter in chosen], why="by number")
+                self._act_on(self.inbox.dead.find(limit=20))
+
+    def _act_on(self, letters: Sequence[DeadLetter]) -> None:
+        chosen = [letter for letter in letters if self.chance.random() < 0.4]
+        act = self.inbox.dead.retry
+        if self.chance.random() < 0.4:
+            act = self.inbox.dead.discard
+        if chosen and chosen[0].key and self.chance.random() < 0.3:
+            act(key=chosen[0].key, state="dead", why="by key")
+        elif chosen:
+            act(*[letter.id for letter in chosen], why="by number")
 
 
 def make_inbox(url: str) -> Inbox:
     return Inbox(NAME, url, retry=QUICK, transaction_timeout=TIMEOUT)
 
 
-# -- the guards -----------------------------------------------------------------------------------
-
-
-def take_out(guard: str) -> None:
-    """Work without this guard."""
-    if guard == "key locks":
-        numbers = count(random.getrandbits(60))
-        # Everybody locks something, but never what somebody else locks.
-        PostgresStore._locks = lambda *_: [next(numbers)]  # type: ignore[method-assign]
-    elif guard == "parking":
-        for store in (PostgresStore, SqliteStore):
-            setattr(store, "_park", lambda *_: iter(()))  # noqa: B010
-    else:
-        raise ValueError(guard)
-
-
 # -- the nursery ----------------------------------------------------------------------------------
 
 
-def main(url: str, folder: str, guard: str = "") -> None:
-    source = Source(Path(folder))
+def nurse(kind: type[Worker], url: str, folder: str, guard: str = "") -> None:
+    source = kind.read(Path(folder))
     children: set[int] = set()
     # Who is told to stop before it knows how to, stops as soon as it does.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -310,7 +340,10 @@ def main(url: str, folder: str, guard: str = "") -> None:
         for line in sys.stdin:
             verb, *arguments = line.split()
             if verb == "start":
-                answer = start(url, Path(folder), source, guard, *arguments)
+                role, seed = arguments
+                take_out = kind.guards[guard] if guard else None
+                make = partial(kind, url, Path(folder), source, seed)
+                answer = start(make, role, take_out)
                 children.add(answer)
             else:
                 answer = reap(int(arguments[0]))
@@ -322,15 +355,15 @@ def main(url: str, folder: str, guard: str = "") -> None:
             reap(pid)
 
 
-def start(url: str, folder: Path, source: Source, guard: str, role: str, number: str) -> int:
+def start(make: Callable[[], Worker], role: str, take_out: Callable[[], None] | None = None) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        if guard:
-            take_out(guard)
-        worker = Worker(url, folder, source, number)
+        if take_out is not None:
+            take_out()
+        worker = make()
         with worker.inbox:
             getattr(worker, role)()
         code = 0
@@ -346,4 +379,4 @@ def reap(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    nurse(Worker, *sys.argv[1:])

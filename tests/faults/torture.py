@@ -21,13 +21,13 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import psycopg
 
-from faults import drain_worker
-from faults.drain_worker import Entry, Source, make_inbox
+from faults.drain_worker import TIMEOUT, Entry, Source, make_inbox
+from oncebox import Inbox
 from services import read_lines, wait_until
 from worlds import World
 
@@ -78,12 +78,18 @@ class Nursery:
 
 
 @contextmanager
-def nursery(url: str, folder: Path, guard: str) -> Iterator[Nursery]:
-    command = [sys.executable, "-W", "error", drain_worker.__file__, url, str(folder), guard]
+def nursery(module: str, url: str, folder: Path, guard: str) -> Iterator[Nursery]:
+    command = [sys.executable, "-W", "error", "-m", module, url, str(folder), guard]
+    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         ) as process,
     ):
         yield Nursery(process)
@@ -103,6 +109,10 @@ def looking(world: World) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
 
 class Model:
     """One run, decided by its seed as far as chance between processes lets it be."""
+
+    worker: ClassVar[str] = "faults.drain_worker"
+    read: ClassVar[type[Source]] = Source
+    everybody: Sequence[str] = EVERYBODY
 
     def __init__(
         self, world: World, folder: Path, seed: int, size: Size, *, without: str = ""
@@ -148,8 +158,8 @@ class Model:
         partitions: list[list[Entry]] = [[] for _ in range(PARTITIONS)]
         for entry in self.entries:
             partitions[entry.key % PARTITIONS].append(entry)
-        Source.write(self.folder, partitions)
-        self._source = Source(self.folder)
+        self.read.write(self.folder, partitions)
+        self._source = self.read(self.folder)
 
     def _make_tables(self) -> None:
         identity = "INTEGER PRIMARY KEY AUTOINCREMENT"
@@ -171,7 +181,7 @@ class Model:
 
     def run(self) -> None:
         """Torture everybody, then let them come to an end."""
-        with self._at_work(EVERYBODY):
+        with self._at_work(self.everybody):
             self._torture()
             self._until(lambda: not self._asleep)  # one may hold the lock that we are about to need
             self._until(self._is_settled)
@@ -186,20 +196,23 @@ class Model:
 
     def finds_violations(self) -> bool:
         """Work in peace until a violation shows; False if all goes well."""
-        with self._at_work(EVERYBODY):
+        with self._at_work(self.everybody):
             self._until(lambda: self._is_found() or (self._is_settled() and self._is_drained()))
             return self._is_found() or bool(self._disorder())
 
     @contextmanager
     def _at_work(self, roles: Sequence[str]) -> Iterator[None]:
         with (
-            nursery(self.world.url, self.folder, self._guard) as self._nursery,
-            make_inbox(self.world.url) as self._inbox,
+            nursery(self.worker, self.world.url, self.folder, self._guard) as self._nursery,
+            self._open() as self._inbox,
             looking(self.world) as self._look,
         ):
             for role in roles:
                 self._start(role)
             yield
+
+    def _open(self) -> Inbox:
+        return make_inbox(self.world.url)
 
     def _start(self, role: str) -> None:
         pid = self._nursery.start(role, f"{self.seed}/{next(self._numbers)}")
@@ -230,7 +243,7 @@ class Model:
     def _put_to_sleep(self, pid: int) -> None:
         """On SQLite nobody can write until it wakes up, if it has the lock."""
         os.kill(pid, signal.SIGSTOP)
-        nap = drain_worker.TIMEOUT.total_seconds() * self.chance.choice(NAPS)
+        nap = TIMEOUT.total_seconds() * self.chance.choice(NAPS)
         self._asleep[pid] = time.monotonic() + nap
 
     def _wake(self) -> None:
@@ -268,10 +281,11 @@ class Model:
         """Whether nothing is left; what is dead by now is discarded."""
         if self._inbox.dead.find(limit=1):
             self._inbox.dead.discard(everything=True, why="the end")
-        left = (
-            "SELECT EXISTS (SELECT 1 FROM oncebox_pending) OR EXISTS (SELECT 1 FROM oncebox_dead)"
-        )
-        return not self.world.query(left)[0][0]
+        return not self._has_any("oncebox_pending", "oncebox_dead")
+
+    def _has_any(self, *tables: str) -> bool:
+        exist = [f"EXISTS (SELECT 1 FROM {table})" for table in tables]
+        return bool(self._look(f"SELECT {' OR '.join(exist)}")[0][0])
 
     def _stop(self) -> None:
         for pid in self._workers:
@@ -332,10 +346,15 @@ class Model:
         good = {(entry.key, entry.number) for entry in self.entries if entry.fate == "good"}
         acted = self.world.query("SELECT message_id, reason FROM oncebox_action")
         reasons = {Entry.place(id): reason for id, reason in acted}
+        return [
+            *[f"{p} is innocent, and was a dead letter: {reasons[p]}" for p in good & set(reasons)],
+            *self._bad_exits(),
+        ]
+
+    def _bad_exits(self) -> list[str]:
         names = [name for (name,) in self.world.query("SELECT name FROM oncebox_worker")]
         left = {int(name.split(":")[1]) for name in names} - self.killed
         return [
-            *[f"{p} is innocent, and was a dead letter: {reasons[p]}" for p in good & set(reasons)],
             *[f"the exit code of a {role} is {code}" for role, code in self._exits if code],
             *[f"worker {pid} did not sign off" for pid in left],
         ]

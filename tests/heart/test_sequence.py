@@ -542,8 +542,8 @@ def test_epochs_of_a_key_are_counted_apart(world: World, line: Line) -> None:
     line.gaps("skip", "k", why="both")
     assert line.missing() == []
     assert sorted(row[4] for row in actions(world)) == [
-        "key 'k' of epoch 'a': numbers 5 to 5",
-        "key 'k' of epoch 'c': numbers 1 to 1",
+        "key 'k' of epoch 'a': number 5",
+        "key 'k' of epoch 'c': number 1",
     ]
 
 
@@ -679,7 +679,7 @@ def test_where_the_first_number_may_be_any_the_lowest_begins(world: World) -> No
     let_wait(world, 61)
     assert line.drain() == {"done": 3}
     assert line.ran() == ["k42", "k43", "k44"]
-    assert actions(world)[0][4] == "key 'k': numbers up to 41"
+    assert actions(world)[0][4] == "key 'k': what is before number 42"
     assert line.process(*steps(41, 45)) == ["quarantined", "done"]
     assert line.process(*steps(1, key="l")) == ["parked"], "nobody knows that it is the first"
 
