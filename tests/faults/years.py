@@ -19,7 +19,8 @@ from faults.torture import DRAINERS, Model, Place, Size
 from faults.years_source import Ages, Dated, Plan
 from faults.years_worker import LATE_NUMBER, TOO_LATE, make_inbox, skipped_numbers
 from oncebox import Inbox, Kind, Reason
-from oncebox.archive import folder_of, records
+from oncebox.archive import records
+from oncebox.folder import folder_of
 from oncebox.store.records import Record, Replay
 from worlds import World
 

@@ -23,6 +23,7 @@ import oncebox.archive
 import oncebox.dead
 import oncebox.drain
 import oncebox.gaps
+import oncebox.forgetting
 import oncebox.housekeeping
 import oncebox.replays
 import oncebox.store.replaying
@@ -323,7 +324,8 @@ SMALL_STEPS: Mapping[Any, Mapping[str, float]] = {
     oncebox.store.replaying: {"SOON": 0.1, "AT_ONCE": 7, "AMPLE": 20, "MOST": 50},
     Sequencing: {"at_once": 3},
     oncebox.dead: {"CHUNK": 5},
-    oncebox.housekeeping: {"AT_ONCE": 5, "EVERY": 0.2, "ASK_EVERY": 5.0},
+    oncebox.forgetting: {"AT_ONCE": 5},
+    oncebox.housekeeping: {"EVERY": 0.2, "ASK_EVERY": 5.0},
     oncebox.archive: {"MESSAGES": 20},
 }
 
