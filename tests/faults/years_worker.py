@@ -22,8 +22,8 @@ import psycopg
 import oncebox.archive
 import oncebox.dead
 import oncebox.drain
-import oncebox.gaps
 import oncebox.forgetting
+import oncebox.gaps
 import oncebox.housekeeping
 import oncebox.replays
 import oncebox.store.replaying
@@ -156,9 +156,9 @@ def skipped_numbers(reasons: Sequence[str]) -> set[int]:
     """Numbers as the model counts, of what was written down as skipped."""
     numbers: set[int] = set()
     for reason in reasons:
-        found = re.search(r"numbers (\d+) to (\d+)", reason)
+        found = re.search(r"numbers? (\d+)(?: to (\d+))?$", reason)
         assert found is not None, reason
-        numbers.update(range(int(found[1]) - 1, int(found[2])))
+        numbers.update(range(int(found[1]) - 1, int(found[2] or found[1])))
     return numbers
 
 
