@@ -113,6 +113,7 @@ def test_what_was_purged_is_listed_checked_and_brought_back(
     assert acts == [("purge", "it was time"), ("restore", "a question")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("purged")
 def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
     oncebox: Command, database: str, place: Path
@@ -140,6 +141,7 @@ def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
     assert f"{manifest.name} is damaged" in checked.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inbox")
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),

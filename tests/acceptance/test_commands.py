@@ -168,6 +168,7 @@ def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str)
     assert len(query(database, "SELECT id FROM effects")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("past")
 def test_a_replay_is_watched_until_it_is_over(
@@ -188,6 +189,7 @@ def test_a_replay_is_watched_until_it_is_over(
     assert len(query(database, "SELECT id FROM effects")) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("past")
 def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: str) -> None:

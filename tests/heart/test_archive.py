@@ -28,7 +28,7 @@ from oncebox.folder import folder_of
 from oncebox.store.records import Archived
 from worlds import BOTH, SOME, World, order, write_effect
 
-pytestmark = pytest.mark.only((*BOTH, "sqlalchemy-asyncpg"))
+pytestmark = pytest.mark.only((*BOTH, "sqlalchemy-asyncpg"), quick=BOTH)
 
 LONG_AGO = "'2020-02-03T04:05:06.789123+00:00'"
 AT_ONCE = Retry(max_attempts=2, first=timedelta(0), cap=timedelta(0))
@@ -231,7 +231,7 @@ OLD = sorted(
 )
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_messages_come_back_byte_for_byte_with_their_attempts(world: World, shop: Shop) -> None:
     fill(shop)
     shop.process(minted("new"))

@@ -151,7 +151,7 @@ NOON = datetime(2026, 7, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_messages_are_chosen_by_what_is_known_of_them(world: World, shop: Archive) -> None:
     world.on(shop.inbox, "refund", shop.handle)
     shop.past(
@@ -241,7 +241,7 @@ def test_another_inbox_has_another_past(world: World, shop: Archive) -> None:
 # -- once more ------------------------------------------------------------------------------------
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_each_message_takes_effect_once_more(world: World, shop: Archive) -> None:
     shop.past(order("1"), kept("2"))
     shop.receive(kept("3"))
@@ -387,7 +387,7 @@ def test_a_message_of_a_replay_that_kills_its_process_stays_one_of_it(
 # -- the order ------------------------------------------------------------------------------------
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_a_key_runs_in_its_old_order_behind_what_it_has_to_do(world: World, shop: Archive) -> None:
     shop.past(kept("c"), kept("x", "l"), kept("a"), kept("y", "l"), kept("b"))
     assert shop.receive(kept("live")) == ["stored"]
@@ -436,7 +436,7 @@ def test_at_a_pace_new_messages_come_between(world: World, shop: Archive) -> Non
     assert shop.ran() == ["b"]
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_behind_a_failing_head_a_replay_waits_and_goes_on_in_order(world: World) -> None:
     shop = Archive(world, retry=LATER)
     shop.past(kept("c"), kept("a"), kept("x", "l"), kept("b"))
@@ -540,7 +540,7 @@ def test_a_dead_letter_of_a_replay_that_is_discarded_leaves_its_message_done(
     assert shop.preview(type="order", state="discarded") == (0, 0, 4)
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_a_cancelled_replay_takes_its_dead_letter_along_and_releases_its_key(
     world: World, shop: Archive
 ) -> None:
@@ -735,7 +735,7 @@ def test_a_replay_is_cancelled_whatever_the_others_do(
 # -- how fast -------------------------------------------------------------------------------------
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_a_pace_can_be_changed(world: World, shop: Archive) -> None:
     shop.past(*[order(str(n)) for n in range(6)])
     shop.start(pace=SLOW, type="order")
@@ -827,7 +827,7 @@ def test_a_busy_drain_feeds_replays_too(world: World, shop: Archive) -> None:
 # -- what is gone meanwhile -----------------------------------------------------------------------
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_what_was_erased_since_is_skipped_and_counted(world: World, shop: Archive) -> None:
     shop.past(kept("1"), kept("erased"), kept("2"), kept("pruned"), kept("3"))
     shop.start()
@@ -849,7 +849,7 @@ def test_a_replay_of_which_nothing_is_left_ends(world: World, shop: Archive) -> 
     assert shop.replays("get", "again").is_over
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_what_is_to_be_replayed_is_not_forgotten(world: World, shop: Archive) -> None:
     old = ["dead", "pending", "replayed"]
     shop.past(*[minted(id, key=id) for id in old], minted("other"))
@@ -1048,7 +1048,7 @@ def test_only_what_goes_on_can_be_changed(world: World, shop: Archive) -> None:
         shop.cancel("second")
 
 
-@pytest.mark.only(COLOURS)
+@pytest.mark.only(COLOURS, quick=BOTH)
 def test_what_operators_did_is_written_down(world: World, shop: Archive) -> None:
     shop.past(order("1"))
     replay = shop.replays("start", "again", why="a bug", by="ada", type="order", pace=SLOW)

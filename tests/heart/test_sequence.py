@@ -182,7 +182,7 @@ def test_what_comes_early_waits_for_its_number_and_runs_in_order(world: World, l
     assert line.ran() == ["k5", "k6"]
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_what_is_received_early_waits_as_well(world: World, line: Line) -> None:
     assert line.receive(*steps(2, 4)) == ["parked", "parked"]
     assert line.drain() == {}
@@ -213,7 +213,7 @@ def test_only_the_keys_that_are_out_of_order_are_stored(world: World, line: Line
     assert line.ran() == ["a1", "a2"]
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_an_early_message_says_what_it_waits_for(world: World, line: Line) -> None:
     line.process(*steps(1, 4, 5), step(9, "other"))
     (detail,) = line.look("message", "k5")
@@ -520,7 +520,7 @@ def test_a_batch_that_is_run_again_counts_its_numbers_once(world: World, line: L
 # -- epochs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_epochs_of_a_key_are_counted_apart(world: World, line: Line) -> None:
     def at(era: str, number: int) -> Delivery:
         return step(number, id=f"{era}{number}", era=era)
@@ -561,7 +561,7 @@ def test_where_one_epoch_is_out_of_order_the_other_does_not_overtake_it(
 # -- gaps -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_a_number_that_does_not_come_is_skipped_after_the_limit(
     world: World, line: Line, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -863,7 +863,7 @@ def test_gaps_are_found_the_oldest_first(world: World, line: Line) -> None:
     assert abs(datetime.now(UTC) - gap.waiting_since) < timedelta(hours=1)
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_an_operator_lets_a_key_go_on(world: World, line: Line) -> None:
     line.process(step(1), step(4), step(5), step(7), step(2, "l"))
     (skipped,) = line.gaps("skip", "k", why="the producer lost it", by="ada")
@@ -1117,7 +1117,7 @@ class Mendable(CloudEvents):
         return super().__call__(delivery)
 
 
-@pytest.mark.only(SOME)
+@pytest.mark.only(SOME, quick=BOTH)
 def test_released_deliveries_are_put_in_order(world: World) -> None:
     """As if they arrived now: nobody knew their numbers before."""
     identity = Mendable(sequence="number")
