@@ -15,7 +15,7 @@ from bench.drain import oncebox
 from bench.drain.contest import line
 from bench.drain.crew import Crew, Run
 from bench.drain.load import Load
-from bench.house import inline, old
+from bench.house import inline, keeper, old
 from bench.house.options import Options
 from bench.house.purger import Purge, Purger
 from bench.place import Place
@@ -121,6 +121,7 @@ def purge(place: Place, options: Options) -> Iterator[str]:
         work.check()
         _check(work, purged, options.rows)
         yield from _told(work, rounds, purged)
+    yield from _keep(Drained(place, options.rows), options)
 
 
 def _disturb(work: Work, crew: Crew, purger: Purger, options: Options) -> Rounds:
@@ -149,6 +150,35 @@ def _disturb(work: Work, crew: Crew, purger: Purger, options: Options) -> Rounds
 def _play(work: Work, crew: Crew, messages: int) -> Run:
     work.fill(messages)
     return crew.drain(messages)
+
+
+def _keep(work: Drained, options: Options) -> Iterator[str]:
+    """One process that drains, and keeps house between two batches in every other round."""
+    rounds = Rounds()
+    batch, url = options.batch, work.url
+    with (
+        Crew(oncebox.open_batch, url, batch=batch, workers=1) as plain,
+        Crew(keeper.open, url, batch=batch, workers=1) as keeping,
+    ):
+        _play(work, plain, WARM_UP)
+        while len(rounds.alone) < options.rounds and (before := old.left(url)):
+            rounds.alone.append(_play(work, plain, options.messages))
+            rounds.beside.append(_play(work, keeping, options.messages))
+            rounds.forgotten.append(before - old.left(url))
+            options.progress(
+                f"purge, a drain: {rounds.alone[-1].rate:,.0f}/s, {rounds.beside[-1].rate:,.0f}/s "
+                f"when it keeps house, {rounds.forgotten[-1]:,} forgotten"
+            )
+    work.check()
+    rates = [run.rate for run in rounds.alone]
+    kept = [run.rate for run in rounds.beside]
+    yield line("drain, one process", rates)
+    yield line("the same, keeping house", kept, rates, GOAL)
+    seconds = sum(run.seconds for run in rounds.beside)
+    yield (
+        f"    {sum(rounds.forgotten) / seconds:,.0f} forgotten per second; from one commit to the "
+        f"next at most {_gap(rounds.alone)} alone, {_gap(rounds.beside)} with the house to keep"
+    )
 
 
 class Left(Exception):

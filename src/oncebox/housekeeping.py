@@ -35,6 +35,9 @@ AT_ONCE = 500
 ASK_EVERY = 60.0
 """Seconds after which a process asks again whether it is its turn."""
 
+SHARE = 0.2
+"""How much of its time a process that has other work gives to the house."""
+
 
 class Purged(msgspec.Struct, frozen=True):
     """What a purge came to."""
@@ -236,10 +239,23 @@ class Housekeeper:
         self._home = home
         self._database = database
         self._ask_at = time.monotonic() + ASK_EVERY / 10
+        self._rested_at = 0.0
         self._pass: Pass | None = None
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether other work has had its share of time since the last step."""
+        return time.monotonic() >= self._rested_at
 
     def step(self) -> Steps[bool]:
         """Do a little, if there is anything to do; says whether there is more."""
+        began = time.monotonic()
+        is_more = yield from self._step()
+        ended = time.monotonic()
+        self._rested_at = ended + (ended - began) * (1 / SHARE - 1)
+        return is_more
+
+    def _step(self) -> Steps[bool]:
         if self._home.retention is None:
             return False
         if self._pass is None:

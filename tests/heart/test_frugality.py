@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_schema import read_rows
 
-import oncebox.housekeeping
+import oncebox.forgetting
 from oncebox import Inbox, Retention
 from oncebox.database.steps import run
 from oncebox.store.sqlite.values import later
@@ -92,7 +92,7 @@ def test_a_purge_planned_on_empty_tables_does_not_scan_full_ones(
     world: World, archived: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on with the plans of its first steps, made when nothing was left to do."""
-    monkeypatch.setattr(oncebox.housekeeping, "AT_ONCE", 100)
+    monkeypatch.setattr(oncebox.forgetting, "AT_ONCE", 100)
     archive = str(tmp_path) if archived else None
     inbox = begin(world, retention=Retention(days=7, archive=archive))
     world.execute(OLD % 4000)

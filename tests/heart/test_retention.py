@@ -10,6 +10,7 @@ import pytest
 import oncebox.housekeeping
 from oncebox import Drainer, Inbox, Reject, Retention, Retry
 from oncebox.errors import ConfigurationError
+from oncebox.forgetting import Pass
 from worlds import BOTH, SOME, World, order, write_effect
 
 pytestmark = pytest.mark.only(SOME)
@@ -164,6 +165,36 @@ def test_of_all_drainers_one_keeps_house(
     again.on_beat = lambda waits: again.stop() if next(beats, None) is None else None
     again.run()
     assert ids(world) == ["new", "second"], "it was not its turn"
+
+
+@pytest.mark.only(BOTH)
+def test_while_messages_wait_the_house_gets_a_share_of_the_time(
+    world: World, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oncebox.housekeeping, "ASK_EVERY", 0.0)
+    events: list[str] = []
+    step = Pass.step
+
+    def spied(passing: Pass) -> Any:
+        events.append("keep")
+        return step(passing)
+
+    def note(payload: dict[str, Any], tx: Any) -> Any:
+        yield from ()
+        events.append("run")
+
+    monkeypatch.setattr(Pass, "step", spied)
+    world.on(inbox, "note", note)
+    padding = "x" * 1500
+    for start in range(0, 1500, 500):
+        world.process(inbox, [minted(f"m{n}", note=padding) for n in range(start, start + 500)])
+    age(world, 8)
+    world.receive(inbox, [minted(f"w{n}", type="note") for n in range(300)])
+    Drainer(inbox, batch=1, until_idle=True).run()
+    assert len(ids(world)) == 300
+    kept = [number for number, event in enumerate(events) if event == "keep"]
+    between = events[kept[0] : kept[-1]]
+    assert between.count("run") > 2 * len(kept)
 
 
 @pytest.mark.only(BOTH)

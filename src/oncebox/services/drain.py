@@ -65,7 +65,8 @@ class Drainer(Loop):
             while not self.is_stopping:
                 step = yield from drain.step()
                 self.beat()
-                is_idle = not (yield from aside.step()) and step.idle
+                may_keep = step.idle or keeper.is_rested
+                is_idle = not (may_keep and (yield from aside.step())) and step.idle
                 if is_idle and self._until_idle:
                     self.stop()
                 elif is_idle:
