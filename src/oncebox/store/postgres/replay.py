@@ -17,10 +17,12 @@ class Replayed(Claiming, Replaying):
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:
         yield from self._check_isolation(connection)
-        yield from self._lock_keys(connection, consumer, [item.key for item in items])
+        keys = sorted({item.key for item in items if item.key is not None})
+        yield from self._lock_keys(connection, consumer, keys)
         params = {
             "consumer": consumer,
             "replay": replay,
+            "keys": keys,
             "origins": [item.origin for item in items],
             "ids": [item.message_id for item in items],
             "lanes": [lane(item.key or item.message_id) for item in items],

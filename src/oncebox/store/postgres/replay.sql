@@ -116,18 +116,25 @@ SELECT seq, key, origin, message_id FROM {replay_item}
 WHERE replay = :replay AND key = ANY (:keys::text[]) AND seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: store_again
--- Old messages arrive anew, if they are finished: with new numbers in the order of old. Those with a
--- key come to its end, to be released in order.
+-- Old messages arrive anew, if they are finished: with new numbers in the order of old, at the end of
+-- their keys. They wait where their key does: as in a claim, if any of a key waits, its newest does.
 WITH wanted AS MATERIALIZED (
   SELECT nextval('{seq}') AS fresh, u.*
   FROM unnest(:origins::text[], :ids::text[], :lanes::smallint[])
     WITH ORDINALITY AS u (origin, id, lane, n)
+), waiting AS MATERIALIZED (
+  SELECT k.key FROM unnest(:keys::text[]) AS k (key)
+  WHERE (SELECT p.available_at IS NOT NULL FROM {pending} p
+         WHERE p.key BETWEEN k.key AND k.key AND p.consumer = :consumer
+         ORDER BY p.key DESC, p.consumer DESC, p.seq DESC LIMIT 1)
+     OR EXISTS (SELECT FROM {dead} d
+                WHERE d.key = k.key AND d.consumer || '' = :consumer AND d.parks OFFSET 0)
 )
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
                        source, coordinates, occurred_at, replay, available_at)
 SELECT i.consumer, w.lane, w.fresh, i.origin, i.message_id, i.type, i.version, i.key, i.payload,
        i.headers, i.source, i.coordinates, i.occurred_at, :replay::bigint,
-       CASE WHEN i.key IS NOT NULL THEN 'infinity'::timestamptz END
+       CASE WHEN i.key IN (SELECT key FROM waiting) THEN 'infinity'::timestamptz END
 FROM wanted w
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = w.origin AND i.message_id = w.id
 WHERE i.payload IS NOT NULL
