@@ -1,5 +1,5 @@
 """The benchmark: what a batch in one transaction gains over a transaction per message, also from
-Kafka, and what the drain gains over a table with a status.
+Kafka, what the drain gains over a table with a status, and what it costs to keep house.
 
 `python -m bench --help`, or `make bench ARGS="drain"`. Not part of the checks: the figures are the
 machine's.
