@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from test_retention import age, minted, purge
 from test_retention import ids as remembered
 
 import oncebox.drain
-from oncebox import Delivery, Message, Order, Reject, Retry
+from oncebox import Delivery, Message, Order, Reject, Retention, Retry
 from oncebox.database import seen
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound
@@ -875,6 +876,68 @@ def test_what_is_to_be_replayed_is_not_forgotten(world: World, shop: Archive) ->
     assert purge(world, shop.inbox).forgotten == 2
     assert remembered(world) == ["new"]
     assert shop.far() == {"done": 2, "discarded": 1}
+
+
+@pytest.mark.only(("psycopg",))
+def test_nothing_is_forgotten_while_a_replay_begins(
+    world: World, shop: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who forgets cannot see yet what is wanted."""
+    _grow_old(world, shop)
+    store: Any = shop.inbox._store
+    act_on = store._act_on
+    forgotten: list[int] = []
+
+    def slowly(*args: Any) -> Iterator[Any]:
+        forgotten.append(purge(world, Archive(world).inbox).forgotten)
+        return (yield from act_on(*args))
+
+    monkeypatch.setattr(store, "_act_on", slowly)
+    shop.start(ids=["old"])
+    assert forgotten == [0]
+    assert shop.drain() == {"done": 1}
+    assert shop.far() == {"done": 1}
+    assert purge(world, shop.inbox).forgotten == 1
+    assert world.query("SELECT count(*) FROM oncebox_attempt") == [(0,)]
+
+
+@pytest.mark.only(("psycopg",))
+@pytest.mark.parametrize("way", ["forget", "forget_these"])
+def test_what_is_forgotten_when_a_replay_begins_is_not_replayed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It runs neither before nor after the end of that: its run would never be forgotten."""
+    archive = str(tmp_path / "archive") if way == "forget_these" else None
+    shop = Archive(world, retention=Retention(archive=archive))
+    _grow_old(world, shop)
+    store: Any = shop.inbox._store
+    forget = getattr(store, way)
+    with ThreadPoolExecutor(1) as others:
+        begun: list[Future[Replay]] = []
+
+        def slowly(*args: Any, **options: Any) -> Iterator[Any]:
+            count = yield from forget(*args, **options)
+            begun.append(others.submit(Archive(world).start, ids=["old"]))
+            wait_until(lambda: begun[0].done() or _somebody_waits(world), "nobody waits")
+            return count
+
+        monkeypatch.setattr(store, way, slowly)
+        assert purge(world, shop.inbox).forgotten == 1
+        assert begun[0].result().total == 0
+    assert shop.drain() == {}
+    assert remembered(world) == ["new"]
+
+
+def _grow_old(world: World, shop: Archive) -> None:
+    """One message is old enough to be forgotten."""
+    shop.past(minted("old"))
+    age(world, 8)
+    shop.past(minted("new"))
+
+
+def _somebody_waits(world: World) -> bool:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    return bool(world.query(waiting)[0][0])
 
 
 # -- others ---------------------------------------------------------------------------------------

@@ -40,6 +40,10 @@ class Replaying(Dialect):
     """A store, as far as it replays."""
 
     @abstractmethod
+    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        """Wait until nobody forgets messages, and let nobody, until the end of the transaction."""
+
+    @abstractmethod
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:
@@ -99,6 +103,7 @@ class Replaying(Dialect):
         deed: Deed,
     ) -> Steps[int | None]:
         """Note what is to be replayed; None where the name was used before."""
+        yield from self._stop_forgetting(connection, consumer)
         made = yield from connection.fetch(
             self._sql["make_replay"],
             {

@@ -108,6 +108,10 @@ class Claiming(Migrated):
         scope = f"{self.scope}\0{consumer}"
         return sorted({lock_number(scope, key) for key in keys if key})
 
+    def _forgetting_lock(self, consumer: str) -> int:
+        """Who forgets messages of a consumer shares it; no key has a name like this."""
+        return lock_number(self.scope, f"\0forgetting\0{consumer}")
+
     def _check_isolation(self, connection: Connection) -> Steps[None]:
         """Raise where what locks are waited for could not be seen."""
         level = yield from connection.fetch(self._sql["isolation"], {})

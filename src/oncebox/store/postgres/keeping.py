@@ -30,8 +30,18 @@ class Forgetful(Claiming, Keeping, Archiving):
         self, connection: Connection, consumer: str, mark: datetime, window: Any
     ) -> Steps[int]:
         params = {"consumer": consumer, "mark": mark, "window": window}
+        return (yield from self._forget(connection, consumer, "forget", params))
+
+    def _forget(
+        self, connection: Connection, consumer: str, name: str, params: dict[str, Any]
+    ) -> Steps[int]:
+        """Forget messages, unless a replay is about to begin: it may want them."""
         yield from self._be_polite(connection)
-        found = yield from connection.fetch(self._sql["forget"], params)
+        lock = {"lock": self._forgetting_lock(consumer)}
+        if not (yield from connection.fetch(self._sql["may_forget"], lock))[0][0]:
+            return 0
+        # A later statement: it sees what was wanted by whoever had the lock.
+        found = yield from connection.fetch(self._sql[name], params)
         return int(found[0][0])
 
     def _window(self, window: Any) -> dict[str, Any]:
@@ -49,9 +59,7 @@ class Forgetful(Claiming, Keeping, Archiving):
             "runs": [message.runs for message in messages],
             "kept": [message.has_payload for message in messages],
         }
-        yield from self._be_polite(connection)
-        found = yield from connection.fetch(self._sql["forget_these"], params)
-        return int(found[0][0])
+        return (yield from self._forget(connection, consumer, "forget_these", params))
 
     def _restore(
         self, connection: Connection, consumer: str, records: Sequence[Record]

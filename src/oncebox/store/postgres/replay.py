@@ -13,6 +13,10 @@ from oncebox.store.replaying import Replaying, ReplayItem
 class Replayed(Claiming, Replaying):
     """Keys are locked before numbers are drawn."""
 
+    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        lock = {"lock": self._forgetting_lock(consumer)}
+        yield from connection.execute(self._sql["stop_forgetting"], lock)
+
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:

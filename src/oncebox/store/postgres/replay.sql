@@ -51,6 +51,11 @@ INSERT INTO {replay_item} (replay, seq, consumer, key, origin, message_id)
 SELECT :replay::bigint, m.seq, :consumer::text, m.key, m.origin, m.message_id
 FROM (PAST) m WHERE m.state = :state AND m.has_payload;
 
+-- name: stop_forgetting
+-- What is noted from now on is seen by whoever forgets messages later, and nobody is at it now: a
+-- message that is forgotten while it is replayed would leave its runs behind for ever.
+SELECT pg_advisory_xact_lock(:lock::bigint);
+
 -- name: make_replay
 -- A new replay, or none where the name was used before.
 INSERT INTO {replay} (consumer, name, state, by_whom, why, wanted, pace)

@@ -37,6 +37,10 @@ SELECT count(*) FROM (
 SELECT DISTINCT (ctid::text::point)[0]::bigint / 32 AS w FROM {inbox}
 WHERE consumer = :consumer AND received_at < :mark ORDER BY w;
 
+-- name: may_forget
+-- Whether no replay is about to begin; from now on none does before the end of the transaction.
+SELECT pg_try_advisory_xact_lock_shared(:lock::bigint);
+
 -- name: forget
 -- Forget what is old and finished within some pages, and its attempts. What somebody holds is left
 -- for the next time.

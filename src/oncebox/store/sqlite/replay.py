@@ -14,6 +14,9 @@ from oncebox.store.sqlite.values import json
 class Replayed(Claiming, Replaying):
     """Nobody else can write meanwhile."""
 
+    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        yield from ()
+
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:
