@@ -106,7 +106,8 @@ def test_everything_happens_once_and_in_order_for_years(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [FRAGILE, CALM], ids=["fragile", "calm"])
 def test_with_all_guards_the_model_finds_nothing(world: World, tmp_path: Path, size: Span) -> None:
-    assert not Years(world, tmp_path, 1, size).finds_violations()
+    model = Years(world, tmp_path, 1, size)
+    assert not model.finds_violations(), model.violations()
 
 
 # -- proofs ---------------------------------------------------------------------------------------
@@ -121,7 +122,8 @@ proof = pytest.mark.skipif(
 @pytest.mark.timeout(600)
 @pytest.mark.only(("psycopg",))
 @pytest.mark.parametrize(
-    ("guard", "size"), [("key locks of replays", CALM), ("one feeder", FRAGILE)]
+    ("guard", "size"),
+    [("key locks of replays", CALM), ("one feeder", FRAGILE), ("forgetting lock", CALM)],
 )
 def test_without_a_lock_the_model_finds_violations(
     world: World, tmp_path: Path, guard: str, size: Span
@@ -147,6 +149,16 @@ def test_without_a_guard_the_model_finds_violations(
     world: World, tmp_path: Path, guard: str, size: Span
 ) -> None:
     assert finds_violations(world, tmp_path, size, without=guard)
+
+
+@proof
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.only(("sqlite3",))
+def test_without_the_release_of_what_is_replayed_the_model_finds_violations(
+    world: World, tmp_path: Path
+) -> None:
+    assert finds_violations(world, tmp_path, FRAGILE, without="release of replays")
 
 
 @proof

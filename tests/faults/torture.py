@@ -187,6 +187,7 @@ class Model:
             self._until(self._is_settled)
             self._until(self._is_drained)
             self._stop()
+        self._look_back()
 
     def drain(self) -> None:
         """Only drain, in peace."""
@@ -198,7 +199,14 @@ class Model:
         """Work in peace until a violation shows; False if all goes well."""
         with self._at_work(self.everybody):
             self._until(lambda: self._is_found() or (self._is_settled() and self._is_drained()))
-            return self._is_found() or bool(self._disorder())
+            if self._is_found():
+                return True
+            self._stop()
+        self._look_back()
+        return bool(self._findings())
+
+    def _look_back(self) -> None:
+        """What is left to do when everybody is gone."""
 
     @contextmanager
     def _at_work(self, roles: Sequence[str]) -> Iterator[None]:
@@ -296,13 +304,10 @@ class Model:
 
     def violations(self) -> list[str]:
         """Everything that is not as it must be."""
-        return [
-            *self._complaints(),
-            *self._seen_stuck,
-            *self._disorder(),
-            *self._losses(),
-            *self._bad_ends(),
-        ]
+        return [*self._findings(), *self._bad_ends()]
+
+    def _findings(self) -> list[str]:
+        return [*self._complaints(), *self._seen_stuck, *self._disorder(), *self._losses()]
 
     def _is_found(self) -> bool:
         return bool(self._complaints() or self._stuck())

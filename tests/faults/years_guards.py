@@ -41,8 +41,8 @@ def replay_without_locks() -> None:
 
 
 def replay_without_release() -> None:
-    for kind in (PostgresStore, SqliteStore):
-        instead(kind, "_store_some", _release=nothing)
+    """On PostgreSQL nothing is to be released: what is replayed waits only where its key does."""
+    instead(SqliteStore, "_store_some", _release=nothing)
 
 
 def pull_without_release() -> None:
@@ -127,6 +127,13 @@ GUARDS: Mapping[str, Callable[[], None]] = {
     **drain_worker.GUARDS,
     "key locks of replays": replay_without_locks,
     "one feeder": rewritten(postgres=("replay.sql", "LIMIT 1 FOR UPDATE SKIP LOCKED", "LIMIT 1")),
+    "forgetting lock": rewritten(
+        postgres=(
+            "replay.sql",
+            "SELECT pg_advisory_xact_lock(:lock::bigint)",
+            "SELECT :lock::bigint",
+        )
+    ),
     "release of replays": replay_without_release,
     "release of numbers": pull_without_release,
     "items with messages": forget_items_later,

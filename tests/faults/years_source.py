@@ -64,6 +64,10 @@ class Dated(Entry, frozen=True):
         return f"{time[:8]}-{time[8:]}-7{rest[:3]}-8{rest[3:6]}-{rest[6:18]}"
 
     @property
+    def spot(self) -> tuple[int, int]:
+        return self.key, self.number
+
+    @property
     def name(self) -> str | None:
         """The key, as the inbox knows it."""
         return None if self.free else f"{'count' if self.counted else 'key'} {self.key}"
@@ -113,11 +117,11 @@ class Ages(Source):
         part = self._partitions[number]
         return bisect_right(part, generation, key=lambda entry: entry.generation)
 
-    def old(self, chance: random.Random) -> list[Delivery]:
+    def old(self, chance: random.Random, most: int) -> list[Dated]:
         """Some of what was settled before."""
-        number = chance.randrange(len(self._partitions))
-        settled = self._partitions[number][: self._settled(number)]
-        return [entry.delivery() for entry in chance.sample(settled, min(3, len(settled)))]
+        parts = enumerate(self._partitions)
+        settled = [entry for n, part in parts for entry in part[: self._settled(n)]]
+        return chance.sample(settled, min(most, len(settled)))
 
     @property
     def progress(self) -> float:

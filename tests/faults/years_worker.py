@@ -211,7 +211,7 @@ class Hand(Worker):
         while not self.stopping.wait(self.chance.uniform(0.02, 0.2)):
             take = self.chance.choice((self.inbox.process, self.inbox.receive))
             with suppress(DatabaseUnavailable):
-                take(self.source.old(self.chance))
+                take([entry.delivery() for entry in self.source.old(self.chance, 3)])
 
     def purger(self) -> None:
         """Forget what is old; the archive may be far away."""
@@ -283,7 +283,7 @@ class Hand(Worker):
         """Some of the past."""
         time = self.source.plan.time(self.chance.randrange(self.source.plan.generations))
         entry = self.chance.choice(self.source.entries)
-        some = self.chance.sample(self.source.entries, min(20, len(self.source.entries)))
+        some = self.source.old(self.chance, 20)
         choices: dict[str, Which] = {
             "origin": {"origin": "test"},
             "type": {"type": entry.type},
