@@ -11,6 +11,9 @@ STAMP := $(VENV)/.installed
 # What must be covered almost completely: the rules, the unit of work, the SQL.
 HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
 
+# The tests start hundreds of processes: let them find compiled code, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo soak test slow torture check format coverage matrix bench constraints clean
 
