@@ -170,6 +170,7 @@ def test_a_worker_that_hangs_is_killed_by_its_supervisor_and_its_message_ends_de
 # -- the brake ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_where_every_message_kills_the_drain_slows_down_and_says_so(staff: Staff) -> None:
     """Six killers: one more than what the drain takes for an accident."""
     messages = [delivery(f"m{n}", moods=["abort"]) for n in range(6)]

@@ -86,6 +86,7 @@ def read_entries(world: World, table: str) -> int:
     return int(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.only(LASTING)
 @pytest.mark.parametrize("archived", [False, True], ids=["purge", "archive"])
 def test_a_purge_planned_on_empty_tables_does_not_scan_full_ones(
