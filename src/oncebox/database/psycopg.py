@@ -142,16 +142,24 @@ class PsycopgWork:
     # -- the transaction ------------------------------------------------------------------------
 
     def begin(self) -> Steps[None]:
-        # A transaction block, because inside of one psycopg forbids commit() and rollback(). It is
-        # entered before pipeline mode: psycopg learns of a pipelined BEGIN too late. Made directly:
-        # connection.transaction() waits for the server twice more in a pipeline.
+        # A transaction block, because inside of one psycopg forbids commit() and rollback(). Made
+        # directly: connection.transaction() waits for the server twice more in a pipeline.
         block = self._transaction(self.connection)
-        yield entering(block)
+        if self._pipelined and queueing.SUPPORTED:
+            yield from self._enter_pipeline()
+            yield entering(block)
+            # Else psycopg, which does not know yet that it has begun, would begin once more.
+            queueing.hand_over(self._pipeline)
+        else:
+            yield entering(block)
+            if self._pipelined:
+                yield from self._enter_pipeline()
         self._block = block
         self.connection.cursor_factory = _guarded(self._cursor_factory)
-        if self._pipelined:
-            self._pipeline_block = self.connection.pipeline()
-            self._pipeline = yield entering(self._pipeline_block)
+
+    def _enter_pipeline(self) -> Steps[None]:
+        self._pipeline_block = self.connection.pipeline()
+        self._pipeline = yield entering(self._pipeline_block)
 
     def enter_savepoint(self) -> Steps[None]:
         savepoint = self._transaction(self.connection, f"oncebox_work_{len(self._savepoints)}")
@@ -186,8 +194,7 @@ class PsycopgWork:
         yield leaving(block)
         if self._pipeline is not None:
             yield self._pipeline.sync
-            self._pipeline = None
-            yield leaving(self._pipeline_block)
+            yield from self._leave_pipeline()
         self._restore()
 
     def rollback(self) -> Steps[None]:
@@ -195,8 +202,7 @@ class PsycopgWork:
         try:
             yield from self._drain()
             if self._pipeline is not None:
-                self._pipeline = None
-                yield leaving(self._pipeline_block)
+                yield from self._leave_pipeline()
             if self._savepoints:  # psycopg leaves them only in order; the pool ends the transaction
                 yield self.connection.close
             elif self._block is not None:
@@ -208,6 +214,11 @@ class PsycopgWork:
             yield self.connection.close
             if not isinstance(error, Exception):
                 raise
+
+    def _leave_pipeline(self) -> Steps[None]:
+        pipeline, self._pipeline = self._pipeline, None
+        queueing.rest(pipeline)
+        yield leaving(self._pipeline_block)
 
     def _restore(self) -> None:
         self.connection.cursor_factory = self._cursor_factory
@@ -246,7 +257,14 @@ class PsycopgWork:
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
         statement = translate(sql, "binary")
         yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
+        yield from self._sync()
         return (yield self._binary.fetchall)  # type: ignore[no-any-return]
+
+    def _sync(self) -> Steps[None]:
+        """Wait for everything under way: only so does psycopg learn that a transaction has begun,
+        and a cursor have the result of its latest statement."""
+        if self._pipeline is not None:
+            yield self._pipeline.sync
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
         statement = translate(sql, "binary")
@@ -259,6 +277,7 @@ class PsycopgWork:
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
         statement = translate(sql, "binary")
         yield partial(self._binary.executemany, statement.sql, [statement.pick(r) for r in rows])
+        yield from self._sync()
 
     # -- handlers' statements -------------------------------------------------------------------
 
@@ -291,14 +310,11 @@ class PsycopgWork:
         self._held[self._latest] = weakref.ref(result)
 
     def rows(self, handle: Any) -> Steps[list[Any]]:
-        if self._pipeline is not None:
-            # The cursor may still show the result of its previous statement.
-            yield self._pipeline.sync
+        yield from self._sync()
         return (yield handle.fetchall)  # type: ignore[no-any-return]
 
     def rowcount(self, handle: Any) -> Steps[int]:
-        if self._pipeline is not None:
-            yield self._pipeline.sync
+        yield from self._sync()
         return handle.rowcount  # type: ignore[no-any-return]
 
     @property

@@ -2,8 +2,9 @@
 
 psycopg looks at the socket for every statement; in an event loop that costs more than the statement
 itself. This skips the look: the next ordinary execute, or the next sync, sends and receives for
-all. It needs names that are private to psycopg, so it is done only with versions that it was tested
-with; with others statements are executed in the ordinary way, and a test tells us to look.
+all. A BEGIN need not be waited for either, nor the end of a pipeline that is at rest. It needs names
+that are private to psycopg, so it is done only with versions that it was tested with; with others
+everything is done in the ordinary way, and a test tells us to look.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ def queue(cursor: Any, sql: str, params: tuple[Any, ...] | None) -> Any:
     _exhaust(cursor._start_query(sql))
     _exhaust(cursor._maybe_prepare_gen(cursor._convert_query(sql, params)))
     cursor._last_query = sql
-    commands = cursor.connection._pipeline.command_queue
-    while commands:
-        commands.popleft()()  # into libpq's buffer
+    hand_over(cursor.connection._pipeline)
     return cursor
 
 
@@ -38,6 +37,23 @@ async def aqueue(cursor: Any, sql: str, params: tuple[Any, ...] | None) -> Any:
     if not SUPPORTED:
         return await cursor.execute(sql, params)
     return queue(cursor, sql, params)
+
+
+def hand_over(pipeline: Any) -> None:
+    """Put what is queued into libpq's buffer: from then on psycopg knows that it is under way."""
+    commands = pipeline.command_queue
+    while commands:
+        commands.popleft()()
+
+
+def rest(pipeline: Any) -> None:
+    """Let a pipeline end without asking the server once more, if it has just been synced."""
+    if SUPPORTED and not pipeline.command_queue and not pipeline.result_queue:
+        pipeline._exit_gen = _nothing
+
+
+def _nothing() -> PQGen[None]:
+    yield from ()
 
 
 def _exhaust(steps: PQGen[Any]) -> None:
