@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from oncebox.database.arrays import PACKERS
 from oncebox.errors import OnceboxError
 
-Style = Literal["format", "binary", "qmark", "dollar"]
+Style = Literal["format", "auto", "binary", "qmark", "dollar"]
+"""`auto` and `binary` are for psycopg itself, and pack arrays; `format` is for what others make of
+it."""
 
 _TOKEN = re.compile(
     r"""
@@ -28,7 +31,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_TEXTS = re.compile(r"\s*::\s*text\s*\[\s*\]", re.IGNORECASE)
+_ARRAY = re.compile(r"\s*::\s*(text|smallint|integer|bigint)\s*\[\s*\]", re.IGNORECASE)
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _FORBIDDEN = frozenset(
     "begin start commit end rollback abort savepoint release attach detach".split()  # noqa: SIM905
@@ -36,6 +39,9 @@ _FORBIDDEN = frozenset(
 
 
 _SAVEPOINT_WORDS = frozenset({"savepoint", "release", "rollback to"})
+
+
+Pick = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
 class StatementError(OnceboxError):
@@ -46,7 +52,7 @@ class Translated(msgspec.Struct, frozen=True):
     """A statement as the driver takes it."""
 
     sql: str
-    pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    pick: Pick
     """The values in the order of their placeholders, out of a mapping that has them all."""
     names: frozenset[str]
     forbidden: tuple[str, ...]
@@ -70,18 +76,24 @@ class Token(msgspec.Struct, frozen=True):
 def translate(sql: str, style: Style) -> Translated:
     """Translate a statement. The cache is bounded, since texts may be made at run time."""
     names: list[str] = []
+    packers: dict[int, Callable[[list[Any]], Any]] = {}
     pieces: list[str] = []
     end = 0
     for token in _tokens(sql):
         end += len(token.text)
         if token.kind == "name":
+            if array := _ARRAY.match(sql, end):
+                packers[len(names)] = PACKERS[array[1].lower()]
             names.append(_checked(token.text[1:]))
-            # An array whose type is said may go as it is, which is five times as fast.
-            is_plain = style == "format" and _TEXTS.match(sql, end)
+            # A list of texts may go as it is, which is five times as fast.
+            is_plain = style == "format" and array is not None and array[1].lower() == "text"
             pieces.append(_placeholder("binary" if is_plain else style, len(names)))
         else:
             pieces.append(token.text.replace("%", "%%") if style in _PERCENT else token.text)
-    return Translated("".join(pieces), _picker(names), frozenset(names), tuple(_forbidden(sql)))
+    pick = _picker(names)
+    if packers and style in _PACKED:
+        pick = _packing(pick, packers)
+    return Translated("".join(pieces), pick, frozenset(names), tuple(_forbidden(sql)))
 
 
 def check_driver_statement(sql: str) -> None:
@@ -105,13 +117,14 @@ def for_handler(sql: str, style: Style) -> Translated:
     return translated
 
 
-_PERCENT = ("format", "binary")
+_PERCENT = ("format", "auto", "binary")
+_PACKED = ("auto", "binary")
 
 
 def _placeholder(style: Style, number: int) -> str:
     if style == "dollar":
         return f"${number}"
-    return {"format": "%s", "binary": "%b", "qmark": "?"}[style]
+    return {"format": "%s", "auto": "%s", "binary": "%b", "qmark": "?"}[style]
 
 
 def _checked(name: str) -> str:
@@ -171,13 +184,26 @@ def _statements(sql: str) -> Iterator[list[str]]:
     yield words
 
 
-def _picker(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def _picker(names: list[str]) -> Pick:
     if not names:
         return lambda params: ()
     if len(names) == 1:
         only = names[0]
         return lambda params: (params[only],)
     return itemgetter(*names)
+
+
+def _packing(pick: Pick, packers: Mapping[int, Callable[[list[Any]], Any]]) -> Pick:
+    """As pick, with lists packed."""
+
+    def packed(params: Mapping[str, Any]) -> tuple[Any, ...]:
+        values = list(pick(params))
+        for number, pack in packers.items():
+            if type(values[number]) is list:
+                values[number] = pack(values[number])
+        return tuple(values)
+
+    return packed
 
 
 def _difference(expected: frozenset[str], given: frozenset[str]) -> str:

@@ -10,10 +10,12 @@ from functools import cache, partial
 from typing import Any
 
 import psycopg
+from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from oncebox.database import faults, queueing
+from oncebox.database.arrays import ARRAY_OIDS, Packed, Texts
 from oncebox.database.listening import Listener
 from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.database.steps import entering, leaving
@@ -109,6 +111,7 @@ class PsycopgWork:
 
     def __init__(self, connection: Any, *, pipeline: bool = False) -> None:
         self.connection = connection
+        _teach_arrays(connection)
         is_async = isinstance(connection, psycopg.AsyncConnection)
         self._transaction: Any = psycopg.AsyncTransaction if is_async else psycopg.Transaction
         self._pipelined = pipeline
@@ -282,7 +285,7 @@ class PsycopgWork:
     # -- handlers' statements -------------------------------------------------------------------
 
     def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
-        statement = for_handler(sql, "format")
+        statement = for_handler(sql, "auto")
         cursor = self._cursor_for(statement.sql)
         args = (statement.sql, statement.bind(params))
         self._submitted += 1
@@ -302,7 +305,7 @@ class PsycopgWork:
         return cursor
 
     def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
-        statement = for_handler(sql, "format")
+        statement = for_handler(sql, "auto")
         cursor = self._new_cursor()
         return partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
 
@@ -322,6 +325,30 @@ class PsycopgWork:
         raise ConfigurationError(
             "tx.session needs SQLAlchemy: give the inbox an Engine or a postgresql+psycopg:// URL"
         )
+
+
+class _PackedDumper(Dumper):
+    """Sends an array that is packed as it is."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> bytes:
+        return obj.data
+
+
+_DUMPERS = {
+    kind: type(f"{kind.__name__}Dumper", (_PackedDumper,), {"oid": oid})
+    for kind, oid in ARRAY_OIDS.items()
+}
+
+
+def _teach_arrays(connection: Any) -> None:
+    """Let a connection send arrays that are packed; the user's may be older than we are."""
+    try:
+        connection.adapters.get_dumper(Texts, PyFormat.BINARY)
+    except psycopg.ProgrammingError:
+        for kind, dumper in _DUMPERS.items():
+            connection.adapters.register_dumper(kind, dumper)
 
 
 @cache

@@ -2,9 +2,9 @@
 
 psycopg looks at the socket for every statement; in an event loop that costs more than the statement
 itself. This skips the look: the next ordinary execute, or the next sync, sends and receives for
-all. A BEGIN need not be waited for either, nor the end of a pipeline that is at rest. It needs names
-that are private to psycopg, so it is done only with versions that it was tested with; with others
-everything is done in the ordinary way, and a test tells us to look.
+all. A BEGIN need not be waited for either, nor the end of a pipeline that is at rest. It needs
+names that are private to psycopg, so it is done only with versions that it was tested with; with
+others everything is done in the ordinary way, and a test tells us to look.
 """
 
 from __future__ import annotations

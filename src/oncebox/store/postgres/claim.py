@@ -166,9 +166,11 @@ class Claiming(Migrated):
     ) -> Steps[None]:
         """What leaves more than a count behind. The locks of keys come first."""
         consumer = context["consumer"]
-        holders, releasers = rows.holders(left), rows.releasers(left)
+        is_plain = rows.is_plain(left)
+        holders = [] if is_plain else rows.holders(left)
+        releasers = [] if is_plain else rows.releasers(left)
         yield from self._lock_keys(connection, consumer, [*dict(holders), *releasers])
-        if not rows.is_plain(left):
+        if not is_plain:
             for name, table in (
                 ("store_pending", rows.pending_rows(left)),
                 ("store_dead", rows.dead_rows(left)),

@@ -1,0 +1,84 @@
+"""psycopg itself: what we send it, and how often we wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg_pool
+import pytest
+
+from oncebox import Inbox
+from worlds import World, order
+
+INSERT = "INSERT INTO effects (id, body) SELECT unnest(:ids::text[]), ''"
+
+
+@pytest.mark.only(("psycopg", "psycopg-async", "sqlalchemy-psycopg", "django-postgres"))
+@pytest.mark.parametrize(
+    ("type", "values"),
+    [
+        ("text", ["a", "", 'it"s', "\\", "{,}", "NULL", "x" * 255, "x" * 300]),
+        ("text", ["a", "ä", "\u20ac", None]),
+        ("text", []),
+        ("text", None),
+        ("smallint", [0, -1, 2**15 - 1, -(2**15)]),
+        ("integer", [0, 2**31 - 1, -(2**31)]),
+        ("bigint", [0, 2**63 - 1, -(2**63)]),
+        ("bigint", [1, None]),
+    ],
+)
+def test_arrays_arrive_as_they_were(world: World, type: str, values: list[Any] | None) -> None:
+    """They are packed by us where they are simple, and by psycopg where they are not."""
+    found: list[Any] = []
+
+    def look(_: Any, tx: Any) -> Iterator[Any]:
+        sql = f"SELECT :values::{type}[], :again::{type}[]"
+        found.extend((yield (yield tx.execute(sql, values=values, again=values)).rows()))
+
+    inbox = world.inbox()
+    world.on(inbox, "order", look)
+    assert world.kinds(inbox, [order("a")]) == ["done"]
+    assert [list(row) for row in found] == [[values, values]]
+
+
+@pytest.mark.only(("psycopg",))
+def test_arrays_arrive_whatever_the_connection_speaks(world: World) -> None:
+    world.inbox()
+    with psycopg_pool.ConnectionPool(world.url, kwargs={"client_encoding": "latin1"}) as pool:
+        inbox = Inbox("billing", pool)
+        inbox.on("order")(lambda payload, tx: insert(tx, [payload["id"], "ü", "a"]))
+        assert [outcome.kind for outcome in inbox.process([order("ö")])] == ["done"]
+        assert [outcome.kind for outcome in inbox.process([order("ö")])] == ["duplicate"]
+        inbox.close()
+    assert world.effects() == ["a", "ö", "ü"]
+
+
+def insert(tx: Any, ids: list[str]) -> None:
+    tx.execute(INSERT, ids=ids)
+
+
+@pytest.mark.only(("psycopg",))
+def test_a_unit_of_work_waits_for_the_server_three_times(world: World, tmp_path: Path) -> None:
+    """To know what is new, whether the handlers' statements went well, and that it is committed."""
+    world.inbox()
+    with psycopg_pool.ConnectionPool(world.url, min_size=1, max_size=1) as pool:
+        inbox = Inbox("billing", pool)
+        inbox.on("order")(lambda payload, tx: insert(tx, [payload["id"]]))
+        inbox.process([order("first")])
+
+        def waits(work: Any) -> int:
+            with (tmp_path / "trace").open("wb") as trace:
+                with pool.connection() as connection:
+                    connection.pgconn.trace(trace.fileno())
+                work()
+                with pool.connection() as connection:
+                    connection.pgconn.untrace()
+            return (tmp_path / "trace").read_text().count("ReadyForQuery")
+
+        assert waits(lambda: None) == 0
+        assert waits(lambda: inbox.process([order(f"{n}", key="k") for n in range(20)])) == 3
+        assert waits(lambda: inbox.receive([order(f"{n}") for n in range(20, 40)])) == 2
+        inbox.close()
+    assert len(world.effects()) == 21
