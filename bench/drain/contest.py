@@ -10,7 +10,7 @@ import msgspec
 
 from bench.drain import load as loads
 from bench.drain import oncebox, one_table
-from bench.drain.crew import Crew, Open, Run
+from bench.drain.crew import Crew, Open, Refill, Run
 from bench.drain.load import Load
 from bench.drain.options import Options
 from bench.place import Place
@@ -66,18 +66,27 @@ class Entrant(msgspec.Struct, frozen=True):
 
 
 def enter(
-    stack: ExitStack, place: Place, options: Options, contenders: Sequence[Contender]
+    stack: ExitStack,
+    place: Place,
+    options: Options,
+    contenders: Sequence[Contender],
+    refill: Refill | None = None,
 ) -> list[Entrant]:
-    """Databases and crews for all, and a round that does not count."""
+    """Databases and crews for all."""
     entrants = []
     for contender in contenders:
         url = place.database()
         contender.create(url)
-        crew = Crew(contender.open, url, batch=options.batch, workers=options.workers)
+        size = {"batch": options.batch, "workers": options.workers}
+        crew = Crew(contender.open, url, **size, refill=refill)
         entrants.append(Entrant(contender, url, stack.enter_context(crew), []))
+    return entrants
+
+
+def warm_up(entrants: Sequence[Entrant]) -> None:
+    """A round that does not count."""
     for entrant in entrants:
         entrant.play(Load(WARM_UP), limit=60)
-    return entrants
 
 
 def uniform(place: Place, options: Options) -> Iterator[str]:
@@ -103,6 +112,7 @@ def _contest(
 ) -> Iterator[str]:
     with ExitStack() as stack:
         entrants = enter(stack, place, options, [BY_HAND, BATCH, SINGLE])
+        warm_up(entrants)
         for number in range(1, options.rounds + 1):
             for entrant in entrants:
                 entrant.rates.append(entrant.play(load, options.limit).rate)

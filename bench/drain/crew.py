@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
+from statistics import mean
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ Drain = Callable[[], int]
 """Runs a batch of what is ready, and says how many messages it had; 0: nothing was ready."""
 Open = Callable[[str, int], AbstractContextManager[Drain]]
 """Opens a drain on the database of a URL, with batches of a size. It is pickled: no closures."""
+Refill = Callable[[str], AbstractContextManager[Callable[[int], None]]]
+"""Opens what a worker does after a batch of so many messages, while its clock stands still."""
 
 SOONEST = 0.01
 LATEST = 1.0
@@ -55,12 +58,16 @@ class _Share(msgspec.Struct, frozen=True):
     last: float
     ended: float
     gap: float
+    aside: float
+    """Seconds that do not count."""
 
 
 class Crew:
     """Processes that stay, so that connections are open and statements prepared in every round."""
 
-    def __init__(self, open: Open, url: str, *, batch: int, workers: int) -> None:
+    def __init__(
+        self, open: Open, url: str, *, batch: int, workers: int, refill: Refill | None = None
+    ) -> None:
         self._counter = _processes.Value("q", 0)
         self._enough = _processes.Event()
         self._pipes: list[Connection] = []
@@ -68,7 +75,7 @@ class Crew:
         for _ in range(workers):
             ours, theirs = _processes.Pipe()
             self._pipes.append(ours)
-            arguments = (theirs, self._counter, self._enough, open, url, batch)
+            arguments = (theirs, self._counter, self._enough, open, url, batch, refill)
             self._workers.append(_processes.Process(target=_serve, args=arguments, daemon=True))
         for worker in self._workers:
             worker.start()
@@ -94,7 +101,8 @@ class Crew:
         shares: list[_Share] = [_answer(pipe) for pipe in self._pipes]
         done = sum(share.done for share in shares)
         end = max(share.last if done >= messages else share.ended for share in shares)
-        return Run(done, end - start, max(share.gap for share in shares))
+        aside = mean(share.aside for share in shares)
+        return Run(done, end - start - aside, max(share.gap for share in shares))
 
     @property
     def done(self) -> int:
@@ -134,18 +142,28 @@ def _answer(pipe: Connection) -> Any:
         raise WorkerDied(WorkerDied.__doc__) from None
 
 
-def _serve(pipe: Connection, counter: Any, enough: Any, open: Open, url: str, batch: int) -> None:
+def _serve(
+    pipe: Connection,
+    counter: Any,
+    enough: Any,
+    open: Open,
+    url: str,
+    batch: int,
+    refill: Refill | None,
+) -> None:
     """A worker's life."""
-    with open(url, batch) as drain:
+    with open(url, batch) as drain, refill(url) if refill else nullcontext() as after:
         drain()
         pipe.send(None)
         while (order := pipe.recv()) is not None:
             time.sleep(max(order.start - time.monotonic(), 0))
-            pipe.send(_work(drain, order, counter, enough))
+            pipe.send(_work(drain, order, counter, enough, after))
 
 
-def _work(drain: Drain, order: Order, counter: Any, enough: Any) -> _Share:
-    total, last, gap, pause = 0, order.start, 0.0, SOONEST
+def _work(
+    drain: Drain, order: Order, counter: Any, enough: Any, after: Callable[[int], None] | None
+) -> _Share:
+    total, last, gap, pause, aside = 0, order.start, 0.0, SOONEST, 0.0
     while not enough.is_set() and (left := order.deadline - time.monotonic()) > 0:
         if done := drain():
             now = time.monotonic()
@@ -154,7 +172,10 @@ def _work(drain: Drain, order: Order, counter: Any, enough: Any) -> _Share:
                 counter.value += done
                 if counter.value >= order.messages:
                     enough.set()
+            if after is not None:
+                after(done)
+                aside += time.monotonic() - now
         else:
             enough.wait(min(pause, left))
             pause = min(pause * 2, LATEST)
-    return _Share(total, last, time.monotonic(), gap)
+    return _Share(total, last, time.monotonic(), gap, aside)

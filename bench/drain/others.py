@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from bench.drain import outbox, pgqueuer
-from bench.drain.contest import BATCH, SINGLE, Contender, enter, line
+from bench.drain.contest import BATCH, SINGLE, Contender, enter, line, warm_up
 from bench.drain.load import Load
 from bench.drain.options import Options
 from bench.place import Place
@@ -33,6 +33,7 @@ def others(place: Place, options: Options) -> Iterator[str]:
         return
     with ExitStack() as stack:
         entrants = enter(stack, place, options, [SINGLE, BATCH, *found])
+        warm_up(entrants)
         for number in range(1, options.rounds + 1):
             for entrant in entrants:
                 entrant.rates.append(entrant.play(Load(MESSAGES), limit=60).rate)
