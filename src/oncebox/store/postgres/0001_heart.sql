@@ -109,7 +109,7 @@ CREATE INDEX {dead_parks} ON {dead} (key, consumer, seq) WHERE parks;
 -- Every failed run of a handler, and every run of a message that had been stored.
 -- An inline success needs no row: its inbox row says received and done at once.
 CREATE TABLE {attempt} (
-  id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id          bigint GENERATED ALWAYS AS IDENTITY,
   consumer    text COLLATE "C" NOT NULL,
   origin      text COLLATE "C" NOT NULL,
   message_id  text COLLATE "C" NOT NULL,
@@ -120,12 +120,9 @@ CREATE TABLE {attempt} (
   fingerprint text,
   duration    double precision,
   worker      text NOT NULL,
-  ended_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+  ended_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (consumer, origin, message_id, id)
 );
-
--- name: attempt_message
--- Finds the attempts of a message.
-CREATE INDEX {attempt_message} ON {attempt} (consumer, origin, message_id);
 
 -- name: action
 -- What operators did: one row per message, written with the deed.
