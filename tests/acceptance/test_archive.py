@@ -147,6 +147,7 @@ def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
     ("arguments", "code", "says"),
     [
         (("archive", "--at", "elsewhere", "--restore", *ACT), 3, ""),
+        (("archive", "--at", "elsewhere", "--check"), 3, ""),
         (("archive", "--at", "nowhere://x"), 2, "an archive at nowhere:// cannot be had"),
         (("archive", "--check", "--restore"), 2, "--check or --restore"),
         (("archive", "--restore", "--keep", "long"), 2, "write 90s, 15m, 2h or 7d"),

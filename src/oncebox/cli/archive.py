@@ -93,9 +93,12 @@ def _check(inbox: Inbox, place: str | None, as_json: bool) -> None:
         for name in checked.unfinished:
             click.echo(f"{name} is not finished: its writer died, or is still at it")
         sound = checked.files - len(checked.damaged)
-        click.echo(f"{sound:,} of {checked.files:,} files are sound")
+        found = f"{sound:,} of {checked.files:,} files are sound"
+        click.echo(found if checked.files else "nothing was archived")
     if checked.damaged:
         raise SystemExit(FAILURE)
+    if not checked.files:
+        raise SystemExit(MISSING)
 
 
 def _restore(
