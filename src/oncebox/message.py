@@ -54,8 +54,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     content_hash: bytes | None = None
     """What makes the same id with other bytes visible; None where duplicates differ by nature."""
     sequence: int | None = None
-    """Its number within the key, where the producer counts: it waits for the numbers before it. Known
-    on arrival only: what was stored has its place, and no number any more."""
+    """Its number within the key, where the producer counts: it waits for the numbers before it.
+    Known on arrival only: what was stored has its place, and no number any more."""
     epoch: str = ""
     """What tells one count of a key from the next."""
     replay: int = 0

@@ -82,3 +82,19 @@ def test_a_unit_of_work_waits_for_the_server_three_times(world: World, tmp_path:
         assert waits(lambda: inbox.receive([order(f"{n}") for n in range(20, 40)])) == 2
         inbox.close()
     assert len(world.effects()) == 21
+
+
+@pytest.mark.only(("psycopg",))
+def test_a_look_does_not_make_psycopg_forget_what_it_prepared(world: World) -> None:
+    """Workers look about them once a second."""
+    world.inbox()
+    with psycopg_pool.ConnectionPool(world.url, min_size=1, max_size=1) as pool:
+        inbox = Inbox("billing", pool)
+        inbox.on("order")(lambda payload, tx: insert(tx, [payload["id"]]))
+        for n in range(10):
+            inbox.process([order(f"{n}")])
+        inbox.look.status()
+        with pool.connection() as connection:
+            prepared = connection.execute("SELECT statement FROM pg_prepared_statements")
+            assert any("INSERT INTO effects" in text for (text,) in prepared)
+        inbox.close()

@@ -117,13 +117,17 @@ def transact(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
 
 def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
     """As transact(), for statements of ours alone: begun, committed, and tried more than once."""
+    return (yield from _persistently(database, partial(_kept, body)))
 
-    def whole(work: Work) -> Steps[T]:
-        yield from work.begin()
-        answer = yield from body(work)
-        yield from work.commit(*UNGUARDED)
-        return answer
 
+def seen(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
+    """What statements that only read answer; on SQLite they wait for nobody."""
+    # Elsewhere they are committed as well: a rollback would let psycopg forget what it prepared.
+    whole = _undone if database.dialect == "sqlite" else _kept
+    return (yield from _persistently(database, partial(whole, body)))
+
+
+def _persistently(database: Database, whole: Callable[[Work], Steps[T]]) -> Steps[T]:
     for pause in PAUSES:
         try:
             return (yield from transact(database, whole))
@@ -135,21 +139,15 @@ def committed(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
         raise unavailable(again.__cause__) from again.__cause__
 
 
-def seen(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
-    """What statements that only read answer; on SQLite they wait for nobody."""
-    for pause in PAUSES:
-        try:
-            return (yield from transact(database, partial(_undone, body)))
-        except Again:
-            yield partial(database.sleep, pause)
-    try:
-        return (yield from transact(database, partial(_undone, body)))
-    except Again as again:
-        raise unavailable(again.__cause__) from again.__cause__
+def _kept(body: Callable[[Work], Steps[T]], work: Work) -> Steps[T]:
+    yield from work.begin()
+    answer = yield from body(work)
+    yield from work.commit(*UNGUARDED)
+    return answer
 
 
 def _undone(body: Callable[[Work], Steps[T]], work: Work) -> Steps[T]:
-    """What a body answers; whatever it opened is given up."""
+    """What a body answers; whatever it opened is given up, and nothing was begun."""
     answer = yield from body(work)
     yield from work.rollback()
     return answer
