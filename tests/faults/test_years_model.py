@@ -181,7 +181,7 @@ def finds_violations(
         if blind_for:
             make_blind(world, blind_for)
         if without == "mark" and world.is_postgres:
-            replace_in(world, "oncebox_claim", "WHEN m.minted < watermark", "WHEN false")
+            replace_in(world, "oncebox_claim", "WHEN m.minted < v_mark", "WHEN false")
         own = folder / str(seed)
         own.mkdir()
         if Years(world, own, seed, size, without=without).finds_violations():

@@ -158,7 +158,7 @@ def test_the_same_id_with_other_bytes_is_refused_and_stores_nothing(caller: Call
     assert ids(caller.world) == ["a", "b"]
 
 
-def test_what_is_older_than_the_watermark_is_refused_and_stores_nothing(caller: Caller) -> None:
+def test_what_is_older_than_the_mark_is_refused_and_stores_nothing(caller: Caller) -> None:
     world, now = caller.world, datetime.now(UTC)
     mark = now if world.is_postgres else int(now.timestamp() * 1_000_000)
     statement = "INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('billing', %s)"

@@ -186,7 +186,7 @@ def test_undecodable_unknown_version_and_oversized_are_dead_on_arrival(world: Wo
     assert world.effects() == ["current", "old"]
 
 
-def test_messages_below_the_watermark_are_quarantined_and_keep_their_row(world: World) -> None:
+def test_messages_below_the_mark_are_quarantined_and_keep_their_row(world: World) -> None:
     inbox = world.inbox()
     world.on(inbox, "order", write_effect)
     now = datetime.now(UTC)

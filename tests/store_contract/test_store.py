@@ -201,7 +201,7 @@ def test_a_key_with_unfinished_messages_is_announced(bench: Bench) -> None:
         assert bench.claim(work, stranger, consumer="other").answers == "n"
 
 
-def test_messages_below_the_watermark_are_announced(bench: Bench) -> None:
+def test_messages_below_the_mark_are_announced(bench: Bench) -> None:
     mark = "now()" if bench.store.dialect == "postgres" else str(int(NOW.timestamp() * 1_000_000))
     with bench.transaction() as work:
         sql = f"INSERT INTO oncebox_consumer (consumer, purged_before) VALUES ('c', {mark})"

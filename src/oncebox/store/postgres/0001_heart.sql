@@ -163,7 +163,7 @@ CREATE TABLE {minute} (
 );
 
 -- name: consumer
--- One row per consumer whose records have been purged: nothing older than the watermark can be
+-- One row per consumer whose records have been purged: nothing older than the mark can be
 -- told from a duplicate.
 CREATE TABLE {consumer} (
   consumer      text COLLATE "C" PRIMARY KEY,
@@ -189,11 +189,11 @@ $fence$;
 
 -- name: claim
 -- Claims a batch in one round trip. Every statement of a VOLATILE function has a snapshot of its
--- own: what the insert may have waited for (the other bytes, the waiting key, the watermark) is
+-- own: what the insert may have waited for (the other bytes, the waiting key, the mark) is
 -- read in later statements. The plan of a claim made on an empty table must not scan a full one,
 -- hence enable_seqscan = off.
 -- answers: a letter per message. n: new. w: new, its key waits. r: new, its key has ready messages.
--- d: duplicate. x: duplicate with other bytes. l: new, but below the watermark.
+-- d: duplicate. x: duplicate with other bytes. l: new, but below the mark.
 -- i alone: refused, because the transaction's snapshot may be older than the answer.
 CREATE FUNCTION {claim}(
   p_consumer text, p_locks bigint[], p_origins text[], p_ids text[], p_types text[],
@@ -205,7 +205,7 @@ CREATE FUNCTION {claim}(
 DECLARE
   waiting text[];
   unfinished text[];
-  watermark timestamptz;
+  v_mark timestamptz;
 BEGIN
   -- A snapshot is taken before the locks are waited for: it would not show what their last holder
   -- left unfinished, and a message could overtake.
@@ -264,7 +264,7 @@ BEGIN
     ) s;
   END IF;
 
-  SELECT c.purged_before INTO watermark FROM {consumer} c WHERE c.consumer = p_consumer;
+  SELECT c.purged_before INTO v_mark FROM {consumer} c WHERE c.consumer = p_consumer;
 
   SELECT string_agg(
     CASE
@@ -272,7 +272,7 @@ BEGIN
         CASE WHEN (SELECT i.content_hash <> m.hash FROM {inbox} i
                    WHERE i.consumer = p_consumer AND i.origin = m.origin AND i.message_id = m.id)
              THEN 'x' ELSE 'd' END
-      WHEN m.minted < watermark THEN 'l'
+      WHEN m.minted < v_mark THEN 'l'
       WHEN m.key = ANY (waiting) THEN 'w'
       WHEN m.key = ANY (unfinished) THEN 'r'
       ELSE 'n'

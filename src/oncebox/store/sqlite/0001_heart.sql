@@ -171,6 +171,6 @@ CREATE TABLE {minute} (
 ) STRICT;
 
 -- name: consumer
--- One row per consumer whose records have been purged: nothing older than the watermark can be
+-- One row per consumer whose records have been purged: nothing older than the mark can be
 -- told from a duplicate.
 CREATE TABLE {consumer} (consumer TEXT PRIMARY KEY, purged_before INTEGER NOT NULL) STRICT;

@@ -47,10 +47,10 @@ class Claiming(Migrated):
         known = yield from self._known(connection, consumer, arrivals)
         seqs = yield from self._insert(connection, consumer, arrivals, known, keep_payload)
         waiting = (yield from self._waiting(connection, consumer, arrivals)) if ordered else {}
-        mark = yield from connection.fetch(self._sql["watermark"], {"consumer": consumer})
-        watermark = mark[0][0] if mark else None
+        found = yield from connection.fetch(self._sql["mark"], {"consumer": consumer})
+        mark = found[0][0] if found else None
         answers = "".join(
-            _answer(arrival, seq, known.get(n), waiting, watermark)
+            _answer(arrival, seq, known.get(n), waiting, mark)
             for n, (arrival, seq) in enumerate(zip(arrivals, seqs, strict=True))
         )
         if ordered:  # a unit of work, which is guarded, and not a caller's own transaction
@@ -204,7 +204,7 @@ def _answer(
     seq: int | None,
     known_hash: bytes | None,
     waiting: dict[str, bool],
-    watermark: int | None,
+    mark: int | None,
 ) -> str:
     message = arrival.message
     if seq is None:
@@ -212,7 +212,7 @@ def _answer(
         differs = None not in hashes and hashes[0] != hashes[1]
         return Answer.other_bytes if differs else Answer.duplicate
     minted = microseconds(message.minted_at)
-    if watermark is not None and minted is not None and minted < watermark:
+    if mark is not None and minted is not None and minted < mark:
         return Answer.too_late
     if message.key is None or message.key not in waiting:
         return Answer.new

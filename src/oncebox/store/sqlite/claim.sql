@@ -34,7 +34,7 @@ FROM json_each(:keys) k
 WHERE EXISTS (SELECT 1 FROM {pending} p WHERE p.consumer = :consumer AND p.key = k.value)
    OR EXISTS (SELECT 1 FROM {dead} d WHERE d.consumer = :consumer AND d.parks AND d.key = k.value);
 
--- name: watermark
+-- name: mark
 -- Nothing older can be told from a duplicate.
 SELECT purged_before FROM {consumer} WHERE consumer = :consumer;
 
