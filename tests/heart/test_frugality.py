@@ -1,7 +1,8 @@
-"""Keeping house reads what it is about, however much else there is."""
+"""What is done beside the work reads what it is about, however much else there is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from test_schema import read_rows
 
 import oncebox.forgetting
 from oncebox import Inbox, Retention
+from oncebox.database import committed
 from oncebox.database.steps import run
-from oncebox.store.sqlite.values import later
+from oncebox.store.sqlite.values import PARKED, later
 from services import wait_until
 from worlds import World, order, write_effect
 
@@ -153,3 +155,51 @@ def count_work(inbox: Inbox) -> int:
     assert inbox.housekeeping.purge().forgotten == 2000
     assert worked > 10, "it was another connection"
     return worked
+
+
+# -- the tail of a key ----------------------------------------------------------------------------
+
+TAIL = """
+INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, version, key, payload,
+                             source, available_at)
+VALUES ('billing', 0, {n}, 'test', 'm{n}', 'order', 1, 'k', {payload}, '', {parked})"""
+READ = """
+SELECT sum(pg_stat_get_xact_tuples_returned(i)) FROM (
+  SELECT indexrelid AS i FROM pg_index WHERE indrelid = 'oncebox_pending'::regclass
+  UNION ALL SELECT 'oncebox_pending'::regclass) r"""
+
+
+@pytest.mark.only(("psycopg", "sqlite3"))
+def test_a_long_tail_is_released_with_a_look_at_each_message(world: World) -> None:
+    inbox = world.inbox()
+    first, longer = (cost_of_release(world, inbox, messages) for messages in (200, 800))
+    assert first > 0
+    assert longer < first * 8, "it is more than linear"
+
+
+def cost_of_release(world: World, inbox: Inbox, messages: int) -> int:
+    """How much the database reads to let a key go that so many messages wait for."""
+    world.execute("DELETE FROM oncebox_pending")
+    payload, parked = ("''", "'infinity'") if world.is_postgres else ("x''", PARKED)
+    for n in range(messages):
+        world.execute(TAIL.format(n=n, payload=payload, parked=parked))
+    worked = 0
+
+    def note() -> None:
+        nonlocal worked
+        worked += 1
+
+    def release(work: Any) -> Iterator[Any]:
+        store: Any = inbox._store
+        if not world.is_postgres:
+            work.connection.set_progress_handler(note, 10)
+        yield from store._release(work, "billing", ["k"])
+        if not world.is_postgres:
+            work.connection.set_progress_handler(None, 0)
+            return worked
+        return int((yield from work.fetch(READ, {}))[0][0])
+
+    cost: int = run(committed(run(inbox._database_for(False)), release))
+    waiting = "SELECT count(*) FROM oncebox_pending WHERE available_at IS NOT NULL"
+    assert world.query(waiting) == [(0,)]
+    return cost

@@ -140,24 +140,25 @@ END
 $pull$;
 
 -- name: release
--- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
--- is, is found out once per key: a key may have a long tail. With many keys a plan would rather read
--- all that is pending, whatever it is joined by: so each key is looked up.
+-- What waits for these keys may run, up to the next retrying head or parking dead letter. One key
+-- after the other: a plan for all would find out where that is for each message of a long tail anew,
+-- or read all that is pending.
 CREATE FUNCTION {release}(p_consumer text, p_keys text[])
-RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off SET enable_material = off AS $release$
+RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $release$
+DECLARE
+  v_key text;
+  v_holder bigint;
 BEGIN
-  UPDATE {pending} p SET available_at = NULL
-  FROM (
-    SELECT k.key, least(
+  FOREACH v_key IN ARRAY p_keys LOOP
+    SELECT least(
       (SELECT min(h.seq) FROM {pending} h
-       WHERE h.key = k.key AND h.consumer || '' = p_consumer AND h.available_at < 'infinity'),
+       WHERE h.key = v_key AND h.consumer || '' = p_consumer AND h.available_at < 'infinity'),
       (SELECT min(d.seq) FROM {dead} d
-       WHERE d.key = k.key AND d.consumer || '' = p_consumer AND d.parks)) AS holder
-    FROM unnest(p_keys) AS k (key)
-  ) b
-  WHERE p.key = b.key AND p.consumer || '' = p_consumer AND p.available_at = 'infinity'
-    AND (b.holder IS NULL OR p.seq < b.holder);
+       WHERE d.key = v_key AND d.consumer || '' = p_consumer AND d.parks)) INTO v_holder;
+    UPDATE {pending} p SET available_at = NULL
+    WHERE p.key = v_key AND p.consumer || '' = p_consumer AND p.available_at = 'infinity'
+      AND (v_holder IS NULL OR p.seq < v_holder);
+  END LOOP;
 END
 $release$;
 

@@ -183,9 +183,8 @@ class Claiming(Migrated):
             yield from connection.execute(self._sql["park_followers"], params)
 
     def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
-        if keys:
-            params = {"consumer": consumer, "keys": json(keys)}
-            yield from connection.execute(self._sql["release"], params)
+        params = [{"consumer": consumer, "key": key} for key in keys]
+        yield from connection.execute_many(self._sql["release"], params)
 
     def _be_polite(self, connection: Connection) -> Steps[None]:
         """There is one lock, and it is had."""

@@ -91,17 +91,13 @@ UPDATE {pending} SET available_at = 9223372036854775807
 WHERE consumer = :consumer AND key = :key AND seq > :seq;
 
 -- name: release
--- What waits for these keys may run, up to the next retrying head or parking dead letter. Where that
--- is, is found out once per key: a key may have a long tail.
-UPDATE {pending} AS p SET available_at = NULL
-FROM (
-  SELECT k.value AS key,
-         (SELECT min(h.seq) FROM {pending} h
-          WHERE h.consumer = :consumer AND h.key = k.value
-            AND h.available_at < 9223372036854775807) AS head,
-         (SELECT min(d.seq) FROM {dead} d
-          WHERE d.consumer = :consumer AND d.key = k.value AND d.parks) AS letter
-  FROM json_each(:keys) k
-) b
-WHERE p.consumer = :consumer AND p.key = b.key AND p.available_at = 9223372036854775807
-  AND (b.head IS NULL OR p.seq < b.head) AND (b.letter IS NULL OR p.seq < b.letter);
+-- What waits for a key may run, up to the next retrying head or parking dead letter. One key at a
+-- time: with many, where that is would be found out for each message of a long tail anew. The plus
+-- sign keeps SQLite from reading whatever is retrying.
+UPDATE {pending} SET available_at = NULL
+WHERE consumer = :consumer AND key = :key AND available_at = 9223372036854775807
+  AND seq < min(
+    coalesce((SELECT min(h.seq) FROM {pending} h WHERE h.consumer = :consumer AND h.key = :key
+              AND +h.available_at < 9223372036854775807), 9223372036854775807),
+    coalesce((SELECT min(d.seq) FROM {dead} d WHERE d.consumer = :consumer AND d.key = :key
+              AND d.parks), 9223372036854775807));
