@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True):
     done: int
     seconds: float
     gap: float
-    """The longest time that a worker took from one batch to the next."""
+    """The longest time that a worker took from one batch to the next, refilling included."""
 
     @property
     def rate(self) -> float:
@@ -163,18 +163,19 @@ def _serve(
 def _work(
     drain: Drain, order: Order, counter: Any, enough: Any, after: Callable[[int], None] | None
 ) -> _Share:
-    total, last, gap, pause, aside = 0, order.start, 0.0, SOONEST, 0.0
+    total, last, gap, pause, aside, refilled = 0, order.start, 0.0, SOONEST, 0.0, 0.0
     while not enough.is_set() and (left := order.deadline - time.monotonic()) > 0:
         if done := drain():
             now = time.monotonic()
             total, last, gap, pause = total + done, now, max(gap, now - last), SOONEST
+            aside += refilled  # between two batches
             with counter.get_lock():
                 counter.value += done
                 if counter.value >= order.messages:
                     enough.set()
             if after is not None:
                 after(done)
-                aside += time.monotonic() - now
+                refilled = time.monotonic() - now
         else:
             enough.wait(min(pause, left))
             pause = min(pause * 2, LATEST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from statistics import median
 
 import psycopg
@@ -37,7 +36,8 @@ def backlog(place: Place, options: Options) -> Iterator[str]:
             store.check()
     yield (
         f"backlog, oncebox with a batch handler, {PART:,} messages a round; after each batch its "
-        "worker stores as many again, which does not count, so that the backlog stays as it is"
+        "worker stores as many again, so that the backlog stays as it is; that time does not "
+        "count, so compare these rates with each other only"
     )
     for store in stores:
         yield line(f"{store.size:,}", store.entrant.rates, stores[0].entrant.rates)
@@ -55,12 +55,14 @@ def backlog(place: Place, options: Options) -> Iterator[str]:
 @contextmanager
 def refilling(url: str) -> Iterator[Callable[[int], None]]:
     """Stores new messages in the place of those that were drained."""
-    numbers = count((os.getpid() % 2**15 + 1) << 32, step=1000)  # of this worker alone
+    number = (os.getpid() % 2**15 + 1) << 32  # of this worker alone, as are those that follow
     with psycopg.connect(url, autocommit=True) as connection:
 
         def refill(messages: int) -> None:
-            more = Load(messages, first=next(numbers))
+            nonlocal number
+            more = Load(messages, first=number)
             connection.execute(oncebox.FILL, loads.parameters(more))
+            number += messages
 
         yield refill
 

@@ -39,6 +39,7 @@ from oncebox.outcome import Kind, Outcome
 from oncebox.plan import cut, read_stored
 from oncebox.replays import Feeder
 from oncebox.store.contract import Steps
+from oncebox.store.records import Stored
 from oncebox.unit import CannotCommit
 
 BRIEF = 0.2
@@ -58,6 +59,8 @@ class Drain(Alone):
         self._limit = self.worker.batch
         self._woke = False
         self._seen_at = time.monotonic()
+        self._taken: Sequence[Stored] = ()
+        """What is in hands, and what was taken with it and left there: their lanes are locked."""
         self._teller = Teller(self.database, self._store, self._consumer, hooks)
         parts = (self.database, self._store, self._consumer)
         feeder = Feeder(*parts)
@@ -168,7 +171,8 @@ class Drain(Alone):
         reason: BaseException | None = None
         buried: list[Outcome] = []
         for pause in PAUSES:
-            self._rows, self._token, self._began = (), None, time.monotonic()
+            self._taken = self._rows = ()
+            self._token, self._began = None, time.monotonic()
             try:
                 answer = yield from transact(self.database, self._once)
             except Again as again:
@@ -199,13 +203,13 @@ class Drain(Alone):
             reports.name(reason),
             consequence,
         )
-        if self._rows:
+        if self._taken:
             with suppress(Again):  # then others are careful with them for nothing
                 yield from transact(self.database, self._clear)
 
     def _clear(self, work: Work) -> Steps[None]:
         yield from work.begin()
-        yield from self._store.forgive(work, self._consumer, self._rows, self._token)
+        yield from self._store.forgive(work, self._consumer, self._taken, self._token)
         yield from work.commit(*UNGUARDED)
 
     def _adapt(self, elapsed: float) -> None:
@@ -226,7 +230,7 @@ class Drain(Alone):
             reports.logger.warning(
                 "%s: a worker died; what it may have died of is run one by one", self._consumer
             )
-        rows = cut(taken.rows)
+        self._taken, rows = taken.rows, cut(taken.rows)
         if not rows:
             yield from work.commit(*UNGUARDED)
             return Step(idle=wake and not taken.again)

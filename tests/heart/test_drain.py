@@ -718,6 +718,26 @@ def test_a_rolled_back_batch_does_not_look_like_a_death(
     assert "it is run again" in caplog.text
 
 
+@pytest.mark.only(("psycopg",))
+def test_lanes_that_were_locked_for_nothing_are_no_sign_of_a_death(
+    world: World, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was taken and cut off is left where it was; the lock of its lane left a trace."""
+    shop.receive(*(order(f"m{n}", key=f"k{n}") for n in range(6)))
+    monkeypatch.setattr(oncebox.drain, "cut", lambda rows: rows[:1])
+    record = shop.inbox._store.record
+
+    def conflict(*args: Any, **options: Any) -> Iterator[Any]:
+        monkeypatch.setattr(shop.inbox._store, "record", record)
+        raise Conflict
+        yield
+
+    monkeypatch.setattr(shop.inbox._store, "record", conflict)
+    assert shop.drain() == {"done": 6}
+    assert "it is run again" in caplog.text
+    assert "a worker died" not in caplog.text
+
+
 # -- what is written down -------------------------------------------------------------------------
 
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import psycopg_pool
 import pytest
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from oncebox import Inbox
 from worlds import World, order
@@ -53,6 +56,60 @@ def test_arrays_arrive_whatever_the_connection_speaks(world: World) -> None:
         assert [outcome.kind for outcome in inbox.process([order("ö")])] == ["duplicate"]
         inbox.close()
     assert world.effects() == ["a", "ö", "ü"]
+
+
+class Reprs(Dumper):
+    """What somebody may use for all that psycopg does not know."""
+
+    oid = 25
+    format = Format.BINARY
+
+    def dump(self, obj: object) -> bytes:
+        return repr(obj).encode()
+
+
+@pytest.mark.only(("psycopg",))
+def test_arrays_arrive_whatever_a_pool_does_with_other_objects(world: World) -> None:
+    def configure(connection: psycopg.Connection) -> None:
+        connection.adapters.register_dumper(object, Reprs)
+
+    world.inbox()
+    with psycopg_pool.ConnectionPool(world.url, configure=configure) as pool:
+        inbox = Inbox("billing", pool)
+        inbox.on("order")(lambda payload, tx: insert(tx, [payload["id"]]))
+        assert [outcome.kind for outcome in inbox.process([order("a")])] == ["done"]
+        inbox.close()
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.only(("psycopg",))
+def test_the_callers_connection_sends_arrays_as_before(world: World) -> None:
+    """Also where psycopg chooses by the type of a column, and not by that of a value."""
+    inbox = world.inbox()
+    world.execute("CREATE TABLE tags (tags text[], numbers bigint[])")
+    with psycopg.connect(world.url) as connection:
+        assert inbox.claim(connection, "m")
+        with connection.cursor().copy("COPY tags FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(["text[]", "int8[]"])
+            copy.write_row([["a", "b"], [1, 2]])
+    assert world.query("SELECT * FROM tags") == [(["a", "b"], [1, 2])]
+
+
+@pytest.mark.only(("psycopg", "psycopg-unpiped"))
+def test_a_server_side_cursor_is_refused_where_it_would_see_other_answers(world: World) -> None:
+    def look(_: Any, tx: Any) -> None:
+        with tx.connection.cursor("name") as cursor:
+            cursor.execute("SELECT generate_series(1, 3)")
+            assert cursor.fetchall() == [(1,), (2,), (3,)]
+
+    inbox = world.inbox()
+    inbox.on("order")(look)
+    (outcome,) = inbox.process([order("a")])
+    if world.name == "psycopg":
+        assert isinstance(outcome.error, psycopg.NotSupportedError)
+        assert "pipeline=False" in str(outcome.error)
+    else:
+        assert outcome.kind == "done"
 
 
 def insert(tx: Any, ids: list[str]) -> None:

@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import psycopg_pool
 import pytest
 from test_drain import LATER, Shop, kept, past_due
 from test_retention import age, minted, purge
 from test_retention import ids as remembered
 
 import oncebox.drain
-from oncebox import Delivery, Message, Order, Reject, Retention, Retry
+from oncebox import Delivery, Inbox, Message, Order, Reject, Retention, Retry
 from oncebox.database import seen
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound
@@ -926,6 +929,62 @@ def test_what_is_forgotten_when_a_replay_begins_is_not_replayed(
         assert begun[0].result().total == 0
     assert shop.drain() == {}
     assert remembered(world) == ["new"]
+
+
+@pytest.mark.only(("psycopg",))
+def test_what_is_forgotten_is_not_replayed_at_any_isolation_level(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited for a purge sees what it forgot."""
+    shop = Archive(world)
+    _grow_old(world, shop)
+    store: Any = shop.inbox._store
+    forget = store.forget
+    begun: list[Future[Replay]] = []
+    with _strict_pool(world) as pool, ThreadPoolExecutor(1) as others:
+        other = Inbox("billing", pool)
+        start = partial(other.replays.start, "strict", why="a test", ids=["old"])
+
+        def slowly(*args: Any, **options: Any) -> Iterator[Any]:
+            count = yield from forget(*args, **options)
+            begun.append(others.submit(start))
+            wait_until(lambda: begun[0].done() or _somebody_waits(world), "nobody waits")
+            return count
+
+        monkeypatch.setattr(store, "forget", slowly)
+        assert purge(world, shop.inbox).forgotten == 1
+        assert begun[0].result().total == 0
+        other.close()
+
+
+@pytest.mark.only(("psycopg",))
+def test_what_is_to_be_replayed_is_not_forgotten_at_any_isolation_level(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who purges sees a replay that began before it had the lock."""
+    shop = Archive(world)
+    _grow_old(world, shop)
+    with _strict_pool(world) as pool:
+        other = Inbox("billing", pool, retention=Retention())
+        store: Any = other._store
+        be_polite = store._be_polite
+
+        def slowly(connection: Any) -> Iterator[Any]:
+            yield from be_polite(connection)
+            if not world.query("SELECT 1 FROM oncebox_replay"):
+                shop.start(ids=["old"])
+
+        monkeypatch.setattr(store, "_be_polite", slowly)
+        assert other.housekeeping.purge().forgotten == 0
+        other.close()
+    assert shop.drain() == {"done": 1}
+
+
+def _strict_pool(world: World) -> psycopg_pool.ConnectionPool:
+    def configure(connection: psycopg.Connection) -> None:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+
+    return psycopg_pool.ConnectionPool(world.url, configure=configure, open=True)
 
 
 def _grow_old(world: World, shop: Archive) -> None:

@@ -45,7 +45,8 @@ def test_what_is_not_is_left_as_it_is(type: str, values: list[Any]) -> None:
 
 
 def test_only_lists_whose_type_is_said_are_packed() -> None:
-    statement = translate("SELECT :a::text[], :b :: BIGINT [], :c, :d::json, :e::text[]", "binary")
+    text = "SELECT :a::text[], :b :: BIGINT [], :c, :d::json, :e::text[]"
+    statement = translate(text, "binary", packed=True)
     given = {"a": ["x"], "b": [1], "c": [1], "d": [1], "e": ("x",)}
     packed = [isinstance(value, Packed) for value in statement.bind(given)]
     assert packed == [True, True, False, False, False]

@@ -13,9 +13,7 @@ import msgspec
 from oncebox.database.arrays import PACKERS
 from oncebox.errors import OnceboxError
 
-Style = Literal["format", "auto", "binary", "qmark", "dollar"]
-"""`auto` and `binary` are for psycopg itself, and pack arrays; `format` is for what others make of
-it."""
+Style = Literal["format", "binary", "qmark", "dollar"]
 
 _TOKEN = re.compile(
     r"""
@@ -73,8 +71,11 @@ class Token(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=2048)
-def translate(sql: str, style: Style) -> Translated:
-    """Translate a statement. The cache is bounded, since texts may be made at run time."""
+def translate(sql: str, style: Style, packed: bool = False) -> Translated:
+    """Translate a statement, for psycopg itself with arrays that are packed.
+
+    The cache is bounded, since texts may be made at run time.
+    """
     names: list[str] = []
     packers: dict[int, Callable[[list[Any]], Any]] = {}
     pieces: list[str] = []
@@ -82,16 +83,18 @@ def translate(sql: str, style: Style) -> Translated:
     for token in _tokens(sql):
         end += len(token.text)
         if token.kind == "name":
-            if array := _ARRAY.match(sql, end):
-                packers[len(names)] = PACKERS[array[1].lower()]
+            array = _ARRAY.match(sql, end)
+            type = array[1].lower() if array else ""
+            if type and packed:
+                packers[len(names)] = PACKERS[type]
             names.append(_checked(token.text[1:]))
             # A list of texts may go as it is, which is five times as fast.
-            is_plain = style == "format" and array is not None and array[1].lower() == "text"
+            is_plain = style == "format" and type == "text"
             pieces.append(_placeholder("binary" if is_plain else style, len(names)))
         else:
             pieces.append(token.text.replace("%", "%%") if style in _PERCENT else token.text)
     pick = _picker(names)
-    if packers and style in _PACKED:
+    if packers:
         pick = _packing(pick, packers)
     return Translated("".join(pieces), pick, frozenset(names), tuple(_forbidden(sql)))
 
@@ -106,9 +109,9 @@ def check_driver_statement(sql: str) -> None:
         for_handler(sql, "qmark")
 
 
-def for_handler(sql: str, style: Style) -> Translated:
+def for_handler(sql: str, style: Style, packed: bool = False) -> Translated:
     """Translate a handler's statement. What begins or ends a transaction is not its to do."""
-    translated = translate(sql, style)
+    translated = translate(sql, style, packed)
     if translated.forbidden:
         raise StatementError(
             f"a handler must not execute {translated.forbidden[-1].upper()}: its transaction also "
@@ -117,14 +120,13 @@ def for_handler(sql: str, style: Style) -> Translated:
     return translated
 
 
-_PERCENT = ("format", "auto", "binary")
-_PACKED = ("auto", "binary")
+_PERCENT = ("format", "binary")
 
 
 def _placeholder(style: Style, number: int) -> str:
     if style == "dollar":
         return f"${number}"
-    return {"format": "%s", "auto": "%s", "binary": "%b", "qmark": "?"}[style]
+    return {"format": "%s", "binary": "%b", "qmark": "?"}[style]
 
 
 def _checked(name: str) -> str:

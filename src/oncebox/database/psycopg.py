@@ -125,7 +125,7 @@ class PsycopgWork:
         )
         self._binary = self._new_cursor()
         self._binary.format = Format.BINARY
-        self._cursor_factory = connection.cursor_factory
+        self._factories = (connection.cursor_factory, connection.server_cursor_factory)
         self._submitted = 0
         self._queue = queueing.aqueue if is_async else queueing.queue
         self._held: dict[str, weakref.ref[object]] = {}
@@ -151,14 +151,17 @@ class PsycopgWork:
         if self._pipelined and queueing.SUPPORTED:
             yield from self._enter_pipeline()
             yield entering(block)
-            # Else psycopg, which does not know yet that it has begun, would begin once more.
+            # Else psycopg would begin once more: until the first sync, which tells it that it is in
+            # a transaction, it has to see that something is under way.
             queueing.hand_over(self._pipeline)
         else:
             yield entering(block)
             if self._pipelined:
                 yield from self._enter_pipeline()
         self._block = block
-        self.connection.cursor_factory = _guarded(self._cursor_factory)
+        self.connection.cursor_factory = _guarded(self._factories[0])
+        if self._pipelined:
+            self.connection.server_cursor_factory = _refuse
 
     def _enter_pipeline(self) -> Steps[None]:
         self._pipeline_block = self.connection.pipeline()
@@ -224,7 +227,7 @@ class PsycopgWork:
         yield leaving(self._pipeline_block)
 
     def _restore(self) -> None:
-        self.connection.cursor_factory = self._cursor_factory
+        self.connection.cursor_factory, self.connection.server_cursor_factory = self._factories
 
     def is_lost(self, error: BaseException) -> bool:
         return bool(self.connection.closed) or faults.is_lost(error)
@@ -258,19 +261,19 @@ class PsycopgWork:
     # -- our own statements ---------------------------------------------------------------------
 
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
-        statement = translate(sql, "binary")
+        statement = translate(sql, "binary", packed=True)
         yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
         yield from self._sync()
         return (yield self._binary.fetchall)  # type: ignore[no-any-return]
 
     def _sync(self) -> Steps[None]:
-        """Wait for everything under way: only so does psycopg learn that a transaction has begun,
-        and a cursor have the result of its latest statement."""
+        """Wait for everything under way; from then on psycopg knows of the transaction, and each
+        cursor has the result of its latest statement."""
         if self._pipeline is not None:
             yield self._pipeline.sync
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
-        statement = translate(sql, "binary")
+        statement = translate(sql, "binary", packed=True)
         args = (statement.sql, statement.pick(params) or None)
         if self._pipeline is None:
             yield partial(self._binary.execute, *args)
@@ -278,14 +281,14 @@ class PsycopgWork:
             yield partial(self._queue, self._binary, *args)
 
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
-        statement = translate(sql, "binary")
+        statement = translate(sql, "binary", packed=True)
         yield partial(self._binary.executemany, statement.sql, [statement.pick(r) for r in rows])
         yield from self._sync()
 
     # -- handlers' statements -------------------------------------------------------------------
 
     def submit(self, sql: str, params: Mapping[str, Any]) -> Call:
-        statement = for_handler(sql, "auto")
+        statement = for_handler(sql, "format", packed=True)
         cursor = self._cursor_for(statement.sql)
         args = (statement.sql, statement.bind(params))
         self._submitted += 1
@@ -305,7 +308,7 @@ class PsycopgWork:
         return cursor
 
     def submit_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Call:
-        statement = for_handler(sql, "auto")
+        statement = for_handler(sql, "format", packed=True)
         cursor = self._new_cursor()
         return partial(cursor.executemany, statement.sql, [statement.bind(row) for row in rows])
 
@@ -331,22 +334,30 @@ class _PackedDumper(Dumper):
     """Sends an array that is packed as it is."""
 
     format = Format.BINARY
+    array: int
+
+    def __init__(self, cls: type, context: Any = None) -> None:
+        super().__init__(cls, context)
+        # Not as an attribute of the class: psycopg would use it for all arrays of that type.
+        self.oid = self.array
 
     def dump(self, obj: Packed) -> bytes:
         return obj.data
 
 
 _DUMPERS = {
-    kind: type(f"{kind.__name__}Dumper", (_PackedDumper,), {"oid": oid})
+    kind: type(f"{kind.__name__}Dumper", (_PackedDumper,), {"array": oid})
     for kind, oid in ARRAY_OIDS.items()
 }
 
 
 def _teach_arrays(connection: Any) -> None:
-    """Let a connection send arrays that are packed; the user's may be older than we are."""
+    """Let a connection send arrays that are packed, unless it was taught before."""
     try:
-        connection.adapters.get_dumper(Texts, PyFormat.BINARY)
+        known = connection.adapters.get_dumper(Texts, PyFormat.BINARY) is _DUMPERS[Texts]
     except psycopg.ProgrammingError:
+        known = False
+    if not known:
         for kind, dumper in _DUMPERS.items():
             connection.adapters.register_dumper(kind, dumper)
 
@@ -361,6 +372,13 @@ def _guarded(factory: type) -> type:
             return super().execute(query, *args, **kwargs)
 
     return Guarded
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise psycopg.NotSupportedError(
+        "server-side cursors get the answers of other statements in a pipeline: give the inbox "
+        "pipeline=False"
+    )
 
 
 def _check(query: Any) -> None:

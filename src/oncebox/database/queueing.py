@@ -48,7 +48,8 @@ def hand_over(pipeline: Any) -> None:
 
 def rest(pipeline: Any) -> None:
     """Let a pipeline end without asking the server once more, if it has just been synced."""
-    if SUPPORTED and not pipeline.command_queue and not pipeline.result_queue:
+    queued = pipeline.command_queue or pipeline.result_queue
+    if SUPPORTED and pipeline.level == 1 and not queued:
         pipeline._exit_gen = _nothing
 
 

@@ -44,7 +44,7 @@ CREATE INDEX {dead_killers} ON {dead} (consumer, died_at) WHERE deaths > 0;
 -- name: take
 -- Locks lanes that have ready messages, and answers these in order, in a later statement than the
 -- lock: an earlier snapshot would show what is done by now. A message that failed before or may kill
--- its process is answered by itself.
+-- its process is answered by itself, as far as could be seen before the lock: cut() decides.
 -- state: t: taken. i: refused, because the transaction's snapshot may be older than the answer.
 -- w: something was due and is ready now; commit, so that nobody waits for these rows, and ask again.
 -- c: the last one who locked this lane did not finish. The row's xmax keeps that transaction's id:
@@ -127,7 +127,6 @@ BEGIN
       RETURN;
     END IF;
 
-    -- Whoever had the lane before us may have changed it: the caller looks at what runs by itself.
     RETURN QUERY
       SELECT 't', xid, p.lane, p.seq, p.origin, p.message_id, p.type, p.version, p.key,
              p.payload, p.headers::text, p.source, p.coordinates, p.occurred_at, p.attempts,
@@ -137,7 +136,7 @@ BEGIN
       ORDER BY p.lane, p.seq LIMIT CASE WHEN v_special THEN 1 ELSE v_left END;
     GET DIAGNOSTICS v_found = ROW_COUNT;
     v_left := v_left - v_found;
-    v_lanes := v_lanes - 1;
+    v_lanes := v_lanes - (v_found > 0)::integer;  -- it may be empty by now
     EXIT WHEN v_special AND v_found > 0 OR v_left <= 0 OR v_lanes <= 0;
   END LOOP;
 END

@@ -118,6 +118,10 @@ class Claiming(Migrated):
         if level[0][0] != "read committed":
             raise ConfigurationError(TOO_STRICT)
 
+    def _read_committed(self, connection: Connection) -> Steps[None]:
+        """Before anything else in a transaction: see what a lock was waited for, at any level."""
+        yield from connection.execute(self._sql["read_committed"], {})
+
     def _be_polite(self, connection: Connection) -> Steps[None]:
         yield from connection.fetch(self._sql["be_polite"], {})
 

@@ -24,6 +24,10 @@ ORDER BY id LIMIT :limit;
 -- At which level this transaction runs.
 SELECT current_setting('transaction_isolation');
 
+-- name: read_committed
+-- Each statement sees what was committed before it. Said before anything is read.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+
 -- name: busy_keys
 -- The keys one of whose messages runs alone at this moment; the others' retrying heads are locked.
 WITH free AS (

@@ -36,6 +36,7 @@ class Forgetful(Claiming, Keeping, Archiving):
         self, connection: Connection, consumer: str, name: str, params: dict[str, Any]
     ) -> Steps[int]:
         """Forget messages, unless a replay is about to begin: it may want them."""
+        yield from self._read_committed(connection)
         yield from self._be_polite(connection)
         lock = {"lock": self._forgetting_lock(consumer)}
         if not (yield from connection.fetch(self._sql["may_forget"], lock))[0][0]:

@@ -14,6 +14,7 @@ class Replayed(Claiming, Replaying):
     """Keys are locked before numbers are drawn."""
 
     def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        yield from self._read_committed(connection)
         lock = {"lock": self._forgetting_lock(consumer)}
         yield from connection.execute(self._sql["stop_forgetting"], lock)
 
