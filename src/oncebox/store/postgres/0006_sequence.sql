@@ -142,7 +142,7 @@ $pull$;
 -- name: release
 -- What waits for these keys may run, up to the next retrying head or parking dead letter. One key
 -- after the other: a plan for all would find out where that is for each message of a long tail anew,
--- or read all that is pending.
+-- or read all that is pending. seq + 0: no index that is ordered by it may be read from its beginning.
 CREATE FUNCTION {release}(p_consumer text, p_keys text[])
 RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $release$
 DECLARE
@@ -151,9 +151,9 @@ DECLARE
 BEGIN
   FOREACH v_key IN ARRAY p_keys LOOP
     SELECT least(
-      (SELECT min(h.seq) FROM {pending} h
+      (SELECT min(h.seq + 0) FROM {pending} h
        WHERE h.key = v_key AND h.consumer || '' = p_consumer AND h.available_at < 'infinity'),
-      (SELECT min(d.seq) FROM {dead} d
+      (SELECT min(d.seq + 0) FROM {dead} d
        WHERE d.key = v_key AND d.consumer || '' = p_consumer AND d.parks)) INTO v_holder;
     UPDATE {pending} p SET available_at = NULL
     WHERE p.key = v_key AND p.consumer || '' = p_consumer AND p.available_at = 'infinity'
