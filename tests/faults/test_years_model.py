@@ -57,9 +57,6 @@ CALM = Span(
 )
 """For proofs: most messages run as they arrive, and replays are small."""
 
-BRISK = msgspec.structs.replace(CALM, keys=30, hot=20, longest=20, archive=True)
-"""For proofs: replays are done before the archive is."""
-
 BOUND = 5
 """How many runs may end without a violation before the proof is given up."""
 
@@ -142,7 +139,6 @@ def test_without_a_lock_the_model_finds_violations(
         ("mark", FRAGILE),
         ("mark that waits", FRAGILE),
         ("cut", FRAGILE),
-        ("new runs", BRISK),
     ],
 )
 def test_without_a_guard_the_model_finds_violations(

@@ -141,8 +141,4 @@ GUARDS: Mapping[str, Callable[[], None]] = {
     # On PostgreSQL that is a matter of the database.
     "mark": rewritten(sqlite=("claim.sql", "SELECT purged_before", "SELECT NULL")),
     "mark that waits": mark_everything,
-    "new runs": rewritten(
-        postgres=("retention.sql", "w.runs =", "w.runs <="),
-        sqlite=("retention.sql", "'$[2]') =", "'$[2]') <="),
-    ),
 }
