@@ -160,9 +160,10 @@ def count_work(inbox: Inbox) -> int:
 # -- the tail of a key ----------------------------------------------------------------------------
 
 TAIL = """
+WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count})
 INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, version, key, payload,
                              source, available_at)
-VALUES ('billing', 0, {n}, 'test', 'm{n}', 'order', 1, 'k', {payload}, '', {parked})"""
+SELECT 'billing', 0, n, 'test', 'm' || n, 'order', 1, 'k', {payload}, '', {parked} FROM s"""
 READ = """
 SELECT sum(pg_stat_get_xact_tuples_returned(i)) FROM (
   SELECT indexrelid AS i FROM pg_index WHERE indrelid = 'oncebox_pending'::regclass
@@ -181,8 +182,7 @@ def cost_of_release(world: World, inbox: Inbox, messages: int) -> int:
     """How much the database reads to let a key go that so many messages wait for."""
     world.execute("DELETE FROM oncebox_pending")
     payload, parked = ("''", "'infinity'") if world.is_postgres else ("x''", PARKED)
-    for n in range(messages):
-        world.execute(TAIL.format(n=n, payload=payload, parked=parked))
+    world.execute(TAIL.format(count=messages, payload=payload, parked=parked))
     worked = 0
 
     def note() -> None:
