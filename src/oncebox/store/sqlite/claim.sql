@@ -88,7 +88,8 @@ ON CONFLICT (consumer, minute, worker) DO UPDATE SET
 -- name: park_followers
 -- Everything behind this message of its key waits, also what had a retry time of its own.
 UPDATE {pending} SET available_at = 9223372036854775807
-WHERE consumer = :consumer AND key = :key AND seq > :seq;
+WHERE consumer = :consumer AND key = :key AND seq > :seq
+  AND available_at IS NOT 9223372036854775807;
 
 -- name: release
 -- What waits for a key may run, up to the next retrying head or parking dead letter. One key at a
