@@ -16,7 +16,7 @@ import os
 import random
 import signal
 import sys
-import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +25,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 import msgspec
@@ -218,7 +219,7 @@ def _is_discarded(entry: Entry, tx: Any) -> bool:
 def doze(chance: random.Random, probability: float) -> None:
     """Chance, not a condition: nobody waits for the end of this."""
     if chance.random() < probability:
-        threading.Event().wait(chance.uniform(0.0, 0.01))
+        time.sleep(chance.uniform(0.0, 0.01))
 
 
 def drowsy(chance: random.Random, steps: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,6 +255,29 @@ GUARDS: Mapping[str, Callable[[], None]] = {"key locks": lock_no_keys, "parking"
 # -- the roles ------------------------------------------------------------------------------------
 
 
+class Stopping:
+    """Like an Event, but to set it in a signal handler does not wait for a wait() that it breaks
+    into."""
+
+    def __init__(self) -> None:
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._bell.put(None)
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is set after these seconds, or before."""
+        if not self._is_set:
+            with suppress(Empty):
+                self._bell.get(timeout=seconds)
+        return self._is_set
+
+
 class Worker:
     """Somebody who works on the inbox until it is told to stop, or killed."""
 
@@ -268,7 +292,7 @@ class Worker:
         self.source = source
         self.is_postgres = url.startswith("postgresql")
         self.inbox = self.open()
-        self.stopping = threading.Event()
+        self.stopping = Stopping()
         store = self.inbox._store
         for name in self.statements:
             setattr(store, name, drowsy(self.chance, getattr(store, name)))
