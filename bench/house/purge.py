@@ -204,9 +204,9 @@ def _told(work: Work, rounds: Rounds, purged: Purge) -> Iterator[str]:
     steps = [step * 1000 for step in purged.steps]
     yield (
         f"    {sum(rounds.forgotten) / seconds:,.0f} forgotten per second; the first step, which "
-        f"looks for them, {purged.first * 1000:,.0f} ms; {len(steps):,} more, median "
-        f"{median(steps):,.0f} ms, longest {max(steps):,.0f} ms, {sum(ms > BRIEF for ms in steps)} "
-        f"above {BRIEF} ms"
+        f"looks for them, {purged.first * 1000:,.0f} ms; {len(steps):,} more, each with the rest "
+        f"before it, median {median(steps):,.0f} ms, longest {max(steps):,.0f} ms, "
+        f"{sum(ms > BRIEF for ms in steps)} above {BRIEF} ms"
     )
 
 

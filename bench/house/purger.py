@@ -24,7 +24,7 @@ class Purge(msgspec.Struct, frozen=True):
     first: float
     """Seconds of the first step, with all that is found out before it."""
     steps: list[float]
-    """Seconds of each of the others."""
+    """Seconds of each of the others, with the rest before it."""
 
 
 class Purger:

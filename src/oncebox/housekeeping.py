@@ -38,6 +38,9 @@ ASK_EVERY = 60.0
 SHARE = 0.2
 """How much of its time a process that has other work gives to the house."""
 
+ALONE = 0.5
+"""How much of its time a purge works that was asked for: others need the database meanwhile."""
+
 
 class Purged(msgspec.Struct, frozen=True):
     """What a purge came to."""
@@ -155,9 +158,13 @@ class Housekeeping:
             note = partial(self._home._store.note, consumer=self._home.name, deed=deed, about=about)
             yield from committed(database, note)
         try:
+            began = time.monotonic()
             while (yield from passing.step()):
+                rest = _rest(began, ALONE)
                 if progress is not None:
                     progress(passing.forgotten)
+                yield partial(database.sleep, rest)
+                began = time.monotonic()
         finally:
             passing.give_up()
         return Purged(passing.mark, passing.forgotten, passing.held_by)
@@ -251,8 +258,7 @@ class Housekeeper:
         """Do a little, if there is anything to do; says whether there is more."""
         began = time.monotonic()
         is_more = yield from self._step()
-        ended = time.monotonic()
-        self._rested_at = ended + (ended - began) * (1 / SHARE - 1)
+        self._rested_at = time.monotonic() + _rest(began, SHARE)
         return is_more
 
     def _step(self) -> Steps[bool]:
@@ -300,3 +306,8 @@ class Housekeeper:
             )
         for why in passing.held_by:
             reports.logger.warning("%s: not everything is forgotten yet: %s", self._home.name, why)
+
+
+def _rest(began: float, share: float) -> float:
+    """Seconds to rest after some work, so that it has no more than its share of the time."""
+    return (time.monotonic() - began) * (1 / share - 1)

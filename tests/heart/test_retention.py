@@ -9,6 +9,7 @@ import pytest
 
 import oncebox.housekeeping
 from oncebox import Drainer, Inbox, Reject, Retention, Retry
+from oncebox.database.steps import run
 from oncebox.errors import ConfigurationError
 from oncebox.forgetting import Pass
 from worlds import BOTH, SOME, World, order, write_effect
@@ -133,17 +134,23 @@ def test_nothing_is_forgotten_while_nothing_comes(world: World, inbox: Inbox) ->
 
 
 @pytest.mark.only(BOTH)
-def test_many_messages_are_forgotten_a_little_at_a_time(world: World, inbox: Inbox) -> None:
+def test_many_messages_are_forgotten_a_little_at_a_time(
+    world: World, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And others have their turn between two steps."""
     many = [minted(f"m{n}") for n in range(3000)]
     for start in range(0, 3000, 500):
         world.process(inbox, many[start : start + 500])
     age(world, 8)
     world.process(inbox, [minted("new")])
     told: list[int] = []
+    rests: list[float] = []
+    monkeypatch.setattr(run(inbox._database_for(False)), "sleep", rests.append)
     purged = inbox.housekeeping.purge(progress=told.append)
     assert purged.forgotten == told[-1] == 3000
     assert told == sorted(told)
-    assert len(told) > 1
+    assert len(told) == len(rests) > 1
+    assert all(rest > 0 for rest in rests)
     assert ids(world) == ["new"]
 
 
