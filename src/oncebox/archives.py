@@ -29,7 +29,6 @@ from oncebox.folder import Folder, folder_of
 from oncebox.home import Home
 from oncebox.past import checked_time
 from oncebox.store.contract import Call, Steps
-from oncebox.store.records import Record
 
 T = TypeVar("T")
 
@@ -196,10 +195,7 @@ class Archives:
             )
             yield from committed(database, begin)
             batches = records(folder, manifest, at_once=AT_ONCE)
-            while True:
-                batch: list[Record] | None = yield _off(partial(next, batches, None), is_async)
-                if batch is None:
-                    break
+            while batch := (yield _off(partial(next, batches, None), is_async)):
                 bring = partial(store.restore, consumer=consumer, records=batch)
                 restored += yield from committed(database, bring)
                 read += len(batch)

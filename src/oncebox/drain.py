@@ -24,6 +24,7 @@ from oncebox.database import (
     UNGUARDED,
     Again,
     committed,
+    once,
     seen,
     transact,
     unavailable,
@@ -205,12 +206,12 @@ class Drain(Alone):
         )
         if self._taken:
             with suppress(Again):  # then others are careful with them for nothing
-                yield from transact(self.database, self._clear)
-
-    def _clear(self, work: Work) -> Steps[None]:
-        yield from work.begin()
-        yield from self._store.forgive(work, self._consumer, self._taken, self._token)
-        yield from work.commit(*UNGUARDED)
+                yield from once(
+                    self.database,
+                    lambda work: self._store.forgive(
+                        work, self._consumer, self._taken, self._token
+                    ),
+                )
 
     def _adapt(self, elapsed: float) -> None:
         """Where a unit keeps all others waiting, its size follows the time that it takes."""

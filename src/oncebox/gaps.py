@@ -8,7 +8,7 @@ from functools import partial
 
 from oncebox import reports
 from oncebox.audit import checked_deed
-from oncebox.database import UNGUARDED, Again, committed, seen, transact
+from oncebox.database import Again, committed, once, seen
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import NotFound
@@ -219,13 +219,7 @@ class GapKeeper:
         return "and is held" if self._gaps.then == "hold" else None
 
     def _try(self, body: partial[Steps[bool]]) -> Steps[bool]:
-        def whole(work: Work) -> Steps[bool]:
-            yield from work.begin()
-            done = yield from body(work)
-            yield from work.commit(*UNGUARDED)
-            return done
-
         try:
-            return (yield from transact(self._database, whole))
+            return (yield from once(self._database, body))
         except Again:  # the next time
             return False

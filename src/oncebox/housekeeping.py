@@ -38,7 +38,7 @@ ASK_EVERY = 60.0
 SHARE = 0.2
 """How much of its time a process that has other work gives to the house."""
 
-ALONE = 0.5
+PURGE_SHARE = 0.5
 """How much of its time a purge works that was asked for: others need the database meanwhile."""
 
 
@@ -160,7 +160,7 @@ class Housekeeping:
         try:
             began = time.monotonic()
             while (yield from passing.step()):
-                rest = _rest(began, ALONE)
+                rest = _rest(began, PURGE_SHARE)
                 if progress is not None:
                     progress(passing.forgotten)
                 yield partial(database.sleep, rest)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 import msgspec
 
 from oncebox.audit import checked_deed
-from oncebox.database import UNGUARDED, Again, committed, seen, transact
+from oncebox.database import Again, committed, once, seen
 from oncebox.database.contract import Database, Work
 from oncebox.database.steps import arun, run
 from oncebox.errors import ConfigurationError, NotFound
@@ -225,17 +225,12 @@ class Feeder:
         wait = yield from seen(self._database, look)
         if wait is not None and wait <= 0:
             try:
-                return (yield from transact(self._database, self._go_on))
+                go_on = partial(self._store.go_on_replaying, consumer=self._consumer)
+                return (yield from once(self._database, go_on))
             except Again:  # somebody holds the lock of a key for long: it is not worth a wait
                 wait = LOOK_EVERY
         self._look_at = time.monotonic() + min(LOOK_EVERY, wait or LOOK_EVERY)
         return False
-
-    def _go_on(self, work: Work) -> Steps[bool]:
-        yield from work.begin()
-        went_on = yield from self._store.go_on_replaying(work, self._consumer)
-        yield from work.commit(*UNGUARDED)
-        return went_on
 
 
 def _checked_name(name: Any) -> str:

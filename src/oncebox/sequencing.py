@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -44,12 +44,7 @@ def _admitted(
     gaps: Gaps,
 ) -> Steps[Claims]:
     """What the claims are, now that the numbers are looked at; under the locks of the keys."""
-    counts: dict[Count, list[tuple[int, int]]] = {}
-    for place, (arrival, seq) in enumerate(zip(arrivals, claims.seqs, strict=True)):
-        message = arrival.message
-        if seq is not None and message.sequence is not None and message.key is not None:
-            count = Count(message.key, message.epoch)
-            counts.setdefault(count, []).append((place, message.sequence))
+    counts = _counts(arrivals, claims)
     if not counts:
         return claims
     known = yield from store.numbers(work, consumer, list(counts))
@@ -84,6 +79,17 @@ def _admitted(
     answer([early[place] for place in taken], Answer.number_taken)
     yield from store.move_on(work, consumer, moves)
     return msgspec.structs.replace(claims, answers="".join(answers))
+
+
+def _counts(arrivals: Sequence[Arrival], claims: Claims) -> Mapping[Count, list[tuple[int, int]]]:
+    """The places of new messages that have numbers, and these, by what they are counted by."""
+    counts: dict[Count, list[tuple[int, int]]] = {}
+    for place, (arrival, seq) in enumerate(zip(arrivals, claims.seqs, strict=True)):
+        message = arrival.message
+        if seq is not None and message.sequence is not None and message.key is not None:
+            count = Count(message.key, message.epoch)
+            counts.setdefault(count, []).append((place, message.sequence))
+    return counts
 
 
 def _kept(

@@ -109,14 +109,17 @@ def test_with_all_guards_the_model_finds_nothing(world: World, tmp_path: Path, s
 
 # -- proofs ---------------------------------------------------------------------------------------
 
-proof = pytest.mark.skipif(
+asked_for = pytest.mark.skipif(
     "ONCEBOX_TORTURE_SEEDS" not in os.environ, reason="proofs need minutes: make torture"
 )
 
 
+def proof(test: Any) -> Any:
+    """A test that a guard is needed."""
+    return asked_for(pytest.mark.slow(pytest.mark.timeout(600)(test)))
+
+
 @proof
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.only(("psycopg",))
 @pytest.mark.parametrize(
     ("guard", "size"),
@@ -129,8 +132,6 @@ def test_without_a_lock_the_model_finds_violations(
 
 
 @proof
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("guard", "size"),
     [
@@ -148,8 +149,6 @@ def test_without_a_guard_the_model_finds_violations(
 
 
 @proof
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.only(("sqlite3",))
 def test_without_the_release_of_what_is_replayed_the_model_finds_violations(
     world: World, tmp_path: Path
@@ -158,8 +157,6 @@ def test_without_the_release_of_what_is_replayed_the_model_finds_violations(
 
 
 @proof
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table", ["early", "pending", "dead", "replay_item"])
 def test_where_something_unfinished_is_forgotten_the_model_finds_violations(
     world: World, tmp_path: Path, table: str

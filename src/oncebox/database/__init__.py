@@ -127,6 +127,11 @@ def seen(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
     return (yield from _persistently(database, partial(whole, body)))
 
 
+def once(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
+    """As committed(), but tried once. Raises Again."""
+    return (yield from transact(database, partial(_kept, body)))
+
+
 def _persistently(database: Database, whole: Callable[[Work], Steps[T]]) -> Steps[T]:
     for pause in PAUSES:
         try:

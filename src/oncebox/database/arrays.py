@@ -21,6 +21,8 @@ class Packed:
     """An array; what it is an array of is said by its class."""
 
     __slots__ = ("data",)
+    oid: int
+    """How PostgreSQL calls its type."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -30,32 +32,28 @@ class Texts(Packed):
     """text[]"""
 
     __slots__ = ()
+    oid = 1009
 
 
 class Smallints(Packed):
     """smallint[]"""
 
     __slots__ = ()
+    oid = 1005
 
 
 class Integers(Packed):
     """integer[]"""
 
     __slots__ = ()
+    oid = 1007
 
 
 class Bigints(Packed):
     """bigint[]"""
 
     __slots__ = ()
-
-
-ARRAY_OIDS: Mapping[type[Packed], int] = {
-    Texts: 1009,
-    Smallints: 1005,
-    Integers: 1007,
-    Bigints: 1016,
-}
+    oid = 1016
 
 
 def _texts(values: list[Any]) -> Any:

@@ -10,12 +10,11 @@ from functools import cache, partial
 from typing import Any
 
 import psycopg
-from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from oncebox.database import faults, queueing
-from oncebox.database.arrays import ARRAY_OIDS, Packed, Texts
+from oncebox.database.dumpers import teach_arrays
 from oncebox.database.listening import Listener
 from oncebox.database.parameters import check_driver_statement, for_handler, translate
 from oncebox.database.steps import entering, leaving
@@ -111,7 +110,7 @@ class PsycopgWork:
 
     def __init__(self, connection: Any, *, pipeline: bool = False) -> None:
         self.connection = connection
-        _teach_arrays(connection)
+        teach_arrays(connection)
         is_async = isinstance(connection, psycopg.AsyncConnection)
         self._transaction: Any = psycopg.AsyncTransaction if is_async else psycopg.Transaction
         self._pipelined = pipeline
@@ -328,38 +327,6 @@ class PsycopgWork:
         raise ConfigurationError(
             "tx.session needs SQLAlchemy: give the inbox an Engine or a postgresql+psycopg:// URL"
         )
-
-
-class _PackedDumper(Dumper):
-    """Sends an array that is packed as it is."""
-
-    format = Format.BINARY
-    array: int
-
-    def __init__(self, cls: type, context: Any = None) -> None:
-        super().__init__(cls, context)
-        # Not as an attribute of the class: psycopg would use it for all arrays of that type.
-        self.oid = self.array
-
-    def dump(self, obj: Packed) -> bytes:
-        return obj.data
-
-
-_DUMPERS = {
-    kind: type(f"{kind.__name__}Dumper", (_PackedDumper,), {"array": oid})
-    for kind, oid in ARRAY_OIDS.items()
-}
-
-
-def _teach_arrays(connection: Any) -> None:
-    """Let a connection send arrays that are packed, unless it was taught before."""
-    try:
-        known = connection.adapters.get_dumper(Texts, PyFormat.BINARY) is _DUMPERS[Texts]
-    except psycopg.ProgrammingError:
-        known = False
-    if not known:
-        for kind, dumper in _DUMPERS.items():
-            connection.adapters.register_dumper(kind, dumper)
 
 
 @cache
