@@ -6,16 +6,20 @@ ARGS     ?=
 PYTHONS  ?= 3.11 3.12 3.13
 POSTGRES ?= 14 18
 
+# The checks of words and layout only count their findings; leave this empty to make them binding.
+REPORT   ?= --report
+
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# What must be covered almost completely: the rules, the unit of work, the SQL.
-HEART := */oncebox/identity.py,*/oncebox/envelope.py,*/oncebox/properties.py,*/oncebox/payload.py,*/oncebox/retry.py,*/oncebox/ordering.py,*/oncebox/plan.py,*/oncebox/unit.py,*/oncebox/process.py,*/oncebox/store/*
+# The packages whose coverage has a lower limit, and the limit in percent.
+COVERED  := */oncebox/model/*,*/oncebox/storage/*,*/oncebox/processing/*,*/oncebox/operations/*
+COVERAGE := 90
 
 # The tests start hundreds of processes: let them find compiled code, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test slow torture check format coverage matrix bench constraints clean
+.PHONY: help setup demo soak test slow fuzz torture check format coverage api matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +38,7 @@ demo: $(STAMP)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--s
 
 soak: $(STAMP)  ## A million lines, and 100,000 messages of Kafka, through workers that are killed
 	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) ONCEBOX_SOAK_MESSAGES=$(or $(SOAK_MESSAGES),100000) \
-	  $(BIN)/python -m pytest tests/acceptance/test_soak.py tests/broker/test_kafka_soak.py $(ARGS)
+	  $(BIN)/python -m pytest tests/acceptance/test_soak.py tests/brokers/test_kafka_soak.py $(ARGS)
 
 test: $(STAMP)  ## Run the tests, but for the slow ones; ARGS="-k name -x" goes to pytest
 	$(BIN)/python -m pytest $(or $(ARGS),-m "not slow" -n 3 --dist worksteal)
@@ -42,25 +46,37 @@ test: $(STAMP)  ## Run the tests, but for the slow ones; ARGS="-k name -x" goes 
 slow: $(STAMP)  ## Run the slow tests: most of Kafka, faults on more adapters
 	$(BIN)/python -m pytest $(or $(ARGS),-m slow -n 2 --dist worksteal)
 
+fuzz: $(STAMP)  ## Hostile deliveries, ended transactions, interrupts at more lines; ONCEBOX_FUZZ_EXAMPLES=5000 for longer
+	ONCEBOX_FUZZ_EXAMPLES=$${ONCEBOX_FUZZ_EXAMPLES:-500} $(BIN)/python -m pytest \
+	  tests/faults/test_hostile_input.py tests/faults/test_transaction_ends.py \
+	  tests/faults/test_interrupts.py --timeout 3600 $(or $(ARGS),-n 2)
+
 torture: $(STAMP)  ## Kill and stop workers for minutes; ONCEBOX_TORTURE_SEEDS=10 for longer
 	ONCEBOX_TORTURE_SEEDS=$${ONCEBOX_TORTURE_SEEDS:-2} $(BIN)/python -m pytest \
-	  tests/faults/test_drain_model.py tests/faults/test_years_model.py $(or $(ARGS),-n 2)
+	  tests/faults/test_drain_model.py tests/faults/test_retention_model.py $(or $(ARGS),-n 2)
 
-check: $(STAMP)  ## Check format, style, types and layers
+check: $(STAMP)  ## Check format, style, types, layers, words and layout
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/mypy tests/conftest.py tests/services
+	$(BIN)/mypy tests tools
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_generators.py
+	$(BIN)/python tools/check_words.py $(REPORT)
+	$(BIN)/python tools/check_layout.py $(REPORT)
+
+api: $(STAMP)  ## Write the public names and signatures to tests/public_api.txt
+	$(BIN)/python tools/public_api.py > tests/public_api.txt
 
 format: $(STAMP)  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-coverage: $(STAMP)  ## Run the tests with branch coverage; the heart must reach 95 %
+coverage: $(STAMP)  ## Run the tests with branch coverage; model, storage, processing and operations must reach 90 %
 	$(BIN)/python -m pytest --cov --cov-report= $(or $(ARGS),-n 2)
 	$(BIN)/coverage report
-	$(BIN)/coverage report --include='$(HEART)' --fail-under=95
+	$(BIN)/coverage report --include='$(COVERED)' --fail-under=$(COVERAGE)
 
 matrix:  ## Run the tests on every Python and PostgreSQL that can be had
 	@for version in $(PYTHONS); do \

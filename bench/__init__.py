@@ -1,12 +1,11 @@
-"""The benchmark: what a batch in one transaction gains over a transaction per message, also from
-Kafka, what the drain gains over a table with a status, and what it costs to keep house.
+"""Benchmarks: oncebox against code written by hand, on the same databases and messages.
 
-`python -m bench --help`, or `make bench ARGS="drain"`. Not part of the checks: the figures are the
-machine's.
+Run `python -m bench --help`, or `make bench ARGS="drain"`. They are not part of the checks, because
+the figures depend on the machine.
 """
 
 import sys
 from pathlib import Path
 
-# The tests know how to start a real PostgreSQL and how to set Django up.
+# The support code of the tests starts PostgreSQL and Kafka, and configures Django.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

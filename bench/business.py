@@ -1,4 +1,4 @@
-"""The business tables, the inbox of a hand-written consumer, and a look at what they hold."""
+"""The business tables, the inbox of a hand-written consumer, and their totals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 
 import psycopg
 
-from bench.workload import ACCOUNTS, Truth
+from bench.workload import ACCOUNTS, Totals
 
 # No unique key on the ledger's messages: a payment that is booked twice must show.
 POSTGRES = """
@@ -48,12 +48,12 @@ def create_on_sqlite(path: str) -> None:
         connection.commit()
 
 
-def look(url: str) -> Truth:
-    """What the tables hold, seen from a connection of its own."""
+def totals(url: str) -> Totals:
+    """The totals of the tables, read with another connection."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             payments = connection.execute(_PAYMENTS).fetchone()[0]
-            return Truth(payments, dict(connection.execute(_BALANCES).fetchall()))
+            return Totals(payments, dict(connection.execute(_BALANCES).fetchall()))
     with psycopg.connect(url) as server:
         payments = server.execute(_PAYMENTS).fetchall()[0][0]
-        return Truth(payments, dict(server.execute(_BALANCES).fetchall()))
+        return Totals(payments, dict(server.execute(_BALANCES).fetchall()))

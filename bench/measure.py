@@ -1,4 +1,4 @@
-"""Measuring: contenders take turns on the same messages, and every turn is checked."""
+"""Contenders process the same messages by turns, and every turn is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oncebox import Delivery
 Process = Callable[[Sequence[Delivery]], None]
 
 WARM_UP = 1500
-"""Messages. psycopg prepares at the sixth execution, PostgreSQL settles its plan ten later."""
+"""Messages, so that psycopg prepares its statements and PostgreSQL fixes their plans."""
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -44,12 +44,12 @@ class Measured(msgspec.Struct, frozen=True):
         return self.rate / baseline.rate
 
     def ratios(self, baseline: Measured) -> list[float]:
-        """How many times as fast, round by round: says how steady the machine was."""
+        """How many times as fast, round by round: shows how stable the machine was."""
         return [ours / theirs for ours, theirs in zip(self.rates, baseline.rates, strict=True)]
 
 
-class Cheated(Exception):
-    """A contender lost a message or took one twice."""
+class WrongResult(Exception):
+    """A contender lost a message or booked one twice."""
 
 
 def interleave(
@@ -86,7 +86,7 @@ def play(contenders: Sequence[Contender], stream: Stream, messages: int) -> list
 
 
 def seconds(process: Process, deliveries: Sequence[Delivery]) -> float:
-    """How long it takes, with the rubbish of the others swept away before."""
+    """How long a call takes, after a garbage collection."""
     gc.collect()
     started = time.perf_counter()
     process(deliveries)
@@ -95,9 +95,9 @@ def seconds(process: Process, deliveries: Sequence[Delivery]) -> float:
 
 def check(label: str, url: str, stream: Stream) -> None:
     """Raise unless every payment so far was booked exactly once."""
-    found = business.look(url)
-    if found != stream.truth:
-        raise Cheated(
+    found = business.totals(url)
+    if found != stream.totals:
+        raise WrongResult(
             f"{label}: {found.payments} payments were booked instead of "
-            f"{stream.truth.payments}, or to other accounts"
+            f"{stream.totals.payments}, or to other accounts"
         )

@@ -1,4 +1,4 @@
-"""Memory: what a consumer holds on to while messages pass by. It should be nothing."""
+"""Memory: how much a consumer uses while it processes messages. It should not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: a header that says what was compared on what, a table, and the memory."""
+"""The report: a header with versions and conditions, the tables, and the memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from importlib.metadata import version
 
 from bench.drain.load import KEYS
 from bench.drain.options import Options
-from bench.house.options import Options as HouseOptions
 from bench.kafka.options import Options as KafkaOptions
 from bench.measure import Measured
+from bench.retention.options import Options as RetentionOptions
 
 WIDTHS = (18, 14, 10, 11, 7, 13, 6)
 TITLES = ("library", "handler", "naive/s", "oncebox/s", "ratio", "min-max", "goal")
 
 
-def header(*, postgres: str | None, fsync: float, batch: int, rounds: int) -> list[str]:
-    """What is compared, and on what."""
+def header(*, postgres: str | None, fsync: float, rounds: int) -> list[str]:
+    """Versions, machine, and what is compared."""
     libraries = ("oncebox", "psycopg", "SQLAlchemy", "Django")
     software = [f"Python {platform.python_version()}"]
     software += [f"{name} {version(name)}" for name in libraries]
@@ -30,15 +30,15 @@ def header(*, postgres: str | None, fsync: float, batch: int, rounds: int) -> li
     return [
         ", ".join(software),
         f"{os.cpu_count()} cores, load {load:.1f}, an fdatasync takes {fsync * 1000:.2f} ms",
-        f"Inline, batches of {batch}, two statements per message, 20 % duplicates; medians of "
-        f"{rounds} interleaved rounds.",
-        "naive: a transaction per message by hand in the same library; "
+        f"Inline: two statements per message, 20 % duplicates; medians of {rounds} interleaved "
+        "rounds.",
+        "naive: a loop written by hand in the same library, with one transaction per message; "
         "ratio: oncebox to naive. Every round is checked: each payment booked once.",
     ]
 
 
 def drain_header(*, postgres: str, fsync: float, options: Options) -> list[str]:
-    """What the drain is compared with, and on what."""
+    """The header of the drain."""
     return [
         f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
         f"psycopg {version('psycopg')}, PostgreSQL {postgres} (fsync on)",
@@ -54,7 +54,7 @@ def drain_header(*, postgres: str, fsync: float, options: Options) -> list[str]:
 
 
 def kafka_header(*, postgres: str, kafka: str, fsync: float, options: KafkaOptions) -> list[str]:
-    """What the way from Kafka is compared with, and on what."""
+    """The header of Kafka."""
     return [
         f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
         f"psycopg {version('psycopg')}, confluent-kafka {version('confluent-kafka')}, "
@@ -68,35 +68,35 @@ def kafka_header(*, postgres: str, kafka: str, fsync: float, options: KafkaOptio
     ]
 
 
-def house_header(*, postgres: str, fsync: float, options: HouseOptions) -> list[str]:
-    """What keeping house is measured on."""
+def retention_header(*, postgres: str, fsync: float, options: RetentionOptions) -> list[str]:
+    """The header of retention."""
     return [
         f"Python {platform.python_version()}, oncebox {version('oncebox')}, "
         f"psycopg {version('psycopg')}, SQLite {sqlite3.sqlite_version}, "
         f"PostgreSQL {postgres} (fsync on)",
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, an fdatasync takes "
         f"{fsync * 1000:.2f} ms",
-        f"House: inline a process per core, a handler per message with two statements, 20 % "
+        f"Retention: inline a process per core, a handler per message with two statements, 20 % "
         f"duplicates; drain {options.workers} processes, a handler per batch; batches of "
         f"{options.batch}. Medians and spread of interleaved rounds.",
-        "Every part is checked: each payment booked once, nothing else forgotten, everything "
+        "Every part is checked: each payment booked once, nothing else purged, everything "
         "restored.",
     ]
 
 
-def title() -> str:
-    """The first line of the table."""
-    return _line(TITLES)
+def title(batch: int) -> str:
+    """The first lines of a table."""
+    return f"batches of {batch}\n{_line(TITLES)}"
 
 
-def lines(library: str, results: Sequence[Measured]) -> list[str]:
+def lines(library: str, results: Sequence[Measured], *, has_goals: bool) -> list[str]:
     """The lines of one library: its baseline against each of the others."""
     baseline, *others = results
-    return [_line(_cells(library, baseline, other)) for other in others]
+    return [_line(_cells(library, baseline, other, has_goals)) for other in others]
 
 
 def memory(points: Iterable[tuple[int, float]]) -> list[str]:
-    """Resident memory as messages pass, and how much came on top since half of them."""
+    """Resident memory after each step, and its growth over the second half."""
     seen = list(points)
     growth = seen[-1][1] - seen[len(seen) // 2][1]
     return [
@@ -105,16 +105,16 @@ def memory(points: Iterable[tuple[int, float]]) -> list[str]:
     ]
 
 
-def _cells(library: str, baseline: Measured, other: Measured) -> tuple[str, ...]:
+def _cells(library: str, baseline: Measured, other: Measured, has_goals: bool) -> tuple[str, ...]:
     ratios = other.ratios(baseline)
     return (
         library,
         other.contender.label,
         f"{baseline.rate:,.0f}",
         f"{other.rate:,.0f}",
-        f"{other.ratio(baseline):.1f}",
-        f"{min(ratios):.1f}-{max(ratios):.1f}",
-        *_verdict(other.ratio(baseline), other.contender.goal),
+        f"{other.ratio(baseline):.2f}",
+        f"{min(ratios):.2f}-{max(ratios):.2f}",
+        *_verdict(other.ratio(baseline), other.contender.goal if has_goals else None),
     )
 
 
@@ -125,7 +125,7 @@ def _verdict(ratio: float, goal: float | None) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """Text to the left, figures to the right, the verdict behind."""
+    """Text on the left, figures on the right, then the verdict."""
     padded = [
         cell.ljust(width) if number < 2 else cell.rjust(width)
         for number, (cell, width) in enumerate(zip(cells, WIDTHS, strict=False))

@@ -35,15 +35,15 @@ class Event(msgspec.Struct):
     data: Payment
 
 
-class Truth(msgspec.Struct):
-    """What the business tables must hold: every payment once."""
+class Totals(msgspec.Struct):
+    """The totals of the business tables if every payment is booked once."""
 
     payments: int = 0
     balances: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(ACCOUNTS, 0))
 
 
 class Stream:
-    """An endless stream of deliveries that knows what should come of them."""
+    """An endless stream of deliveries that knows the expected totals."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Stream:
         accounts: Sequence[str] = ACCOUNTS,
         clock: int = 1_767_225_600_000,
     ) -> None:
-        self.truth = Truth()
+        self.totals = Totals()
         self._repeats = repeats
         self._accounts = accounts
         self._random = random.Random(seed)
@@ -75,8 +75,8 @@ class Stream:
         payment = Payment(
             self._id(), self._random.choice(self._accounts), self._random.randint(1, 100)
         )
-        self.truth.payments += 1
-        self.truth.balances[payment.account] += payment.amount
+        self.totals.payments += 1
+        self.totals.balances[payment.account] += payment.amount
         return _delivery(payment)
 
     def _id(self) -> str:

@@ -1,4 +1,4 @@
-"""Print the command reference, made of what the commands say of themselves.
+"""Print the command reference from the help texts of the commands.
 
 python docs/generate_commands.py > docs/commands.md
 """
@@ -14,24 +14,24 @@ WIDTH = 80
 OPENING = """\
 # Commands
 
-This page is made by `python docs/generate_commands.py > docs/commands.md`. Do not edit it by hand.
+`python docs/generate_commands.py > docs/commands.md` generates this page. Do not edit it by hand.
 
 Data goes to standard output; progress, logs and errors go to standard error. `--json` prints one
-JSON object per line instead of a table. The commands that change dead letters show what they are
-about to change, and ask; `--dry-run` only shows, `--yes` does not ask.
+JSON object per line instead of a table. Commands that change data show what they will change and
+ask for confirmation; `--dry-run` only shows it, `--yes` does not ask.
 
-A setting is taken from the first place that has it: the option, the environment, the table
-`[tool.oncebox]` of the nearest `pyproject.toml`, the default. That table knows `app` and the long
-names of the options below; a name that it does not know, or a value of another type, is refused.
+The value of an option comes from the first of these that sets it: the command line, the
+environment, the table `[tool.oncebox]` of the nearest `pyproject.toml`, the default. That table
+takes `app` and the long names of the options below. Unknown names and wrong types are errors.
 
-| exit code | what it means |
+| exit code | meaning |
 |---|---|
-| 0 | it went well |
-| 1 | it failed |
-| 2 | it was called or configured wrongly |
-| 3 | nothing was found that matches |
-| 4 | `status --check`: a worker is overdue, or dead letters hold keys |
-| 5 | `retry`, `discard`: not all of what matched was changed |
+| 0 | success |
+| 1 | failure |
+| 2 | wrong usage or configuration |
+| 3 | nothing matches |
+| 4 | `status --check`: a worker is lost, a source fails, or dead letters block keys |
+| 5 | `retry`, `discard`, `erase`, `gaps --skip`: not all matching messages were changed |
 """
 
 
@@ -50,7 +50,7 @@ def _below(top: click.Context, command: click.Command) -> click.Context:
 
 
 def _section(context: click.Context) -> str:
-    """A heading, the help, and which environment variables stand in for arguments and options."""
+    """A heading, the help text, and the environment variables of arguments and options."""
     lines = [f"## {context.command_path}", "", "```text", context.get_help().strip(), "```", ""]
     variables = [
         f"`{parameter.envvar}` for `{_name(parameter)}`"

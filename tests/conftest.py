@@ -1,4 +1,4 @@
-"""Databases for the tests, and a table at the end that says what they were."""
+"""Databases and brokers for the tests, and a table of their versions at the end."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,11 +9,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-import worlds
-from services import Service, Unavailable, skip_or_fail
-from services import postgres as postgresql
-from services.kafka import Kafka
-from services.kafka import start as start_kafka
+from support import worlds
+from support.services import Service, Unavailable, skip_or_fail
+from support.services import postgres as postgresql
+from support.services.kafka import Kafka
+from support.services.kafka import start as start_kafka
+from support.services.pgbouncer import Program, find
 
 # The machine may be busy: how long an example takes says nothing.
 hypothesis.settings.register_profile("oncebox", deadline=None)
@@ -84,6 +85,29 @@ def kafka_cluster(kafka_servers: Kafka) -> Iterator[Kafka]:
     kafka_servers.clear()
 
 
+@pytest.fixture(scope="session")
+def old_pgbouncer(pytestconfig: pytest.Config) -> Program:
+    """A pgbouncer that does not support prepared statements, such as that of Debian 12."""
+    return find_pgbouncer(pytestconfig, "pgbouncer", old=True)
+
+
+@pytest.fixture(scope="session")
+def new_pgbouncer(pytestconfig: pytest.Config) -> Program:
+    """A pgbouncer that supports prepared statements."""
+    return find_pgbouncer(pytestconfig, "new pgbouncer", old=False)
+
+
+def find_pgbouncer(config: pytest.Config, name: str, *, old: bool) -> Program:
+    """The program of a pgbouncer. Debian 12 has only the old one, so only that can be required."""
+    try:
+        program = find(old=old)
+    except Unavailable as reason:
+        report(config, Service(name, "none", str(reason), "skipped"))
+        skip_or_fail(name, reason)
+    report(config, Service(name, program.version, program.origin, "real"))
+    return program
+
+
 @pytest.fixture
 def sqlite_url(tmp_path: Path, pytestconfig: pytest.Config) -> str:
     """The address of a SQLite database of this test's own, not created yet."""
@@ -131,7 +155,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over the notes of a worker that ends; one that died has left none."""
+    """Take over the services of an xdist worker that ends; a crashed one has none."""
     for values in getattr(node, "workeroutput", {}).get("services", []):
         report(node.config, Service(*values))
 

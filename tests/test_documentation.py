@@ -13,6 +13,8 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
+from oncebox import Inbox
+
 README = Path(__file__).parents[1] / "README.md"
 DOCS = README.parent / "docs"
 
@@ -36,12 +38,27 @@ def test_the_readme_works_and_says_what_it_prints(
     assert rows == [("o-1",), ("o-2",), ("o-4",), ("o-3",)]
 
 
+@pytest.mark.parametrize("name", ["concepts.md", "multi-tenant.md"])
+def test_a_page_works_and_says_what_it_prints(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(DOCS / name)
+    for example in document.examples():
+        example.evaluate()
+    promised = (DOCS / name).read_text().split("```text\n")[1:]
+    assert capsys.readouterr().out == "".join(block.split("```")[0] for block in promised)
+    opened = [value for value in document.namespace.values() if isinstance(value, Inbox)]
+    for inbox in [*opened, *document.namespace.get("inboxes", {}).values()]:
+        inbox.close()
+
+
 def test_the_first_example_has_at_most_twenty_lines() -> None:
     block = README.read_text().split("```python\n")[1].split("```")[0]
     assert len(block.strip().splitlines()) <= 20
 
 
-def test_the_documentation_names_no_file_that_is_missing() -> None:
+def test_every_file_that_the_documentation_names_exists() -> None:
     for page in (README, *DOCS.glob("*.md")):
         for part in page.read_text().split("](")[1:]:
             link = part.split(")")[0].split("#")[0]
@@ -49,7 +66,7 @@ def test_the_documentation_names_no_file_that_is_missing() -> None:
                 assert os.path.exists(page.parent / link), f"{page.name}: {link}"
 
 
-def test_the_documentation_links_to_no_heading_that_is_missing() -> None:
+def test_every_link_of_the_documentation_has_its_heading() -> None:
     for page in (README, *DOCS.glob("*.md")):
         for name, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text()):
             target = page.parent / name if name else page

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from bench.drain import bloat, contest, growth, others, poll, receive
+from bench.drain import bloat, comparison, growth, others, poll, receive
 from bench.drain.options import Options
-from bench.place import Place
+from bench.environment import Environment
 
 
 class Part(msgspec.Struct, frozen=True):
     """Something that is measured; it yields the lines of its report."""
 
     name: str
-    measure: Callable[[Place, Options], Iterator[str]]
+    measure: Callable[[Environment, Options], Iterator[str]]
 
 
 ALL = [
-    Part("uniform", contest.uniform),
-    Part("hot", contest.hot),
-    Part("wall", contest.wall),
+    Part("uniform", comparison.uniform),
+    Part("hot", comparison.hot),
+    Part("blocked", comparison.blocked),
     Part("backlog", growth.backlog),
     Part("poll", poll.poll),
     Part("receive", receive.receive),

@@ -12,18 +12,18 @@ import psycopg
 
 from bench.drain import load as loads
 from bench.drain import oncebox
-from bench.drain.crew import Crew
 from bench.drain.load import KEYS, Load, Payment
 from bench.drain.options import Options
-from bench.place import Place
+from bench.drain.worker_pool import WorkerPool
+from bench.environment import Environment
 from oncebox import Delivery
 
 STEPS = 10
 AHEAD = 2_000
-"""So many messages may be received and not yet drained."""
-NAP = "1s"
+"""Messages that may be received and not yet drained."""
+INTERVAL = "1s"
 LONG = 2_000_000
-"""From so many messages on autovacuum is left as it is."""
+"""From this number of messages on, autovacuum keeps its settings."""
 WITHIN = 1.5
 SIZES = """
 SELECT pg_relation_size('oncebox_pending'), pg_indexes_size('oncebox_pending'),
@@ -31,33 +31,37 @@ SELECT pg_relation_size('oncebox_pending'), pg_indexes_size('oncebox_pending'),
 FROM pg_stat_user_tables s WHERE s.relname = 'oncebox_pending'"""
 
 
-def bloat(place: Place, options: Options) -> Iterator[str]:
+def bloat(environment: Environment, options: Options) -> Iterator[str]:
     """One process receives while the others drain."""
-    url = place.database()
+    url = environment.database()
     oncebox.create(url)
-    nap = options.through < LONG and place.nap(NAP)
+    faster = options.through < LONG and environment.set_autovacuum_interval(INTERVAL)
     yield (
         f"bloat, {options.through:,} messages received by one process and drained by "
         f"{options.workers} at the same time; autovacuum on, "
-        + (f"its nap {NAP} instead of 1 min because the run is short" if nap else "as it is set")
+        + (
+            f"every {INTERVAL} instead of 1 min because the run is short"
+            if faster
+            else "as it is set"
+        )
         + ("" if options.through >= 5_000_000 else "; the goal speaks of 5,000,000: --through")
     )
-    with Crew(oncebox.open_batch, url, batch=options.batch, workers=options.workers) as crew:
-        start = crew.begin(options.through, limit=86_400)
+    with WorkerPool(oncebox.open_batch, url, batch=options.batch, workers=options.workers) as pool:
+        start = pool.begin(options.through, limit=86_400)
         feeder = _Feeder(url, options)
         sizes = []
         for step in range(1, STEPS + 1):
             target = options.through * step // STEPS
-            while crew.done < target:
-                feeder.allow(crew.done + AHEAD)
+            while pool.done < target:
+                feeder.allow(pool.done + AHEAD)
                 time.sleep(0.02)
             sizes.append(_sizes(url))
             heap, indexes, dead, vacuums = sizes[-1]
             yield (
-                f"  {crew.done:>12,} through: table {heap / 2**20:>7.1f} MB, indexes "
+                f"  {pool.done:>12,} through: table {heap / 2**20:>7.1f} MB, indexes "
                 f"{indexes / 2**20:>7.1f} MB, {dead:>9,} dead rows, {vacuums} autovacuums"
             )
-        run = crew.finish(options.through, start)
+        run = pool.finish(options.through, start)
         feeder.close()
     load = Load(options.through)
     loads.check(url, "oncebox", load, done=run.done, left=oncebox.left(url))

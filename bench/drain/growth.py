@@ -11,26 +11,30 @@ import psycopg
 
 from bench.drain import load as loads
 from bench.drain import oncebox
-from bench.drain.contest import BATCH, Entrant, enter, line
+from bench.drain.comparison import BATCH, RunningContender, line, start
 from bench.drain.load import Load
 from bench.drain.options import Options
-from bench.place import Place
+from bench.environment import Environment
 
 WITHIN = 1.3
 PART = 20_000
 """Messages per figure."""
 
 
-def backlog(place: Place, options: Options) -> Iterator[str]:
+def backlog(environment: Environment, options: Options) -> Iterator[str]:
     """The same drain on backlogs of different sizes, which are kept at that size."""
     sizes = options.backlogs
     with ExitStack() as stack:
-        entrants = enter(stack, place, options, [BATCH] * len(sizes), refill=refilling)
-        stores = [_Store(size, entrant) for size, entrant in zip(sizes, entrants, strict=True)]
+        contenders_running = start(
+            stack, environment, options, [BATCH] * len(sizes), refill=refilling
+        )
+        stores = [
+            _Store(size, running) for size, running in zip(sizes, contenders_running, strict=True)
+        ]
         for number in range(1, options.rounds + 1):
             for store in stores:
-                store.entrant.rates.append(store.drain())
-            rates = ", ".join(f"{s.size:,}: {s.entrant.rates[-1]:,.0f}/s" for s in stores)
+                store.running.rates.append(store.drain())
+            rates = ", ".join(f"{s.size:,}: {s.running.rates[-1]:,.0f}/s" for s in stores)
             options.progress(f"backlog: round {number} of {options.rounds}: {rates}")
         for store in stores:
             store.check()
@@ -40,10 +44,10 @@ def backlog(place: Place, options: Options) -> Iterator[str]:
         "count, so compare these rates with each other only"
     )
     for store in stores:
-        yield line(f"{store.size:,}", store.entrant.rates, stores[0].entrant.rates)
-    rounds = zip(*(store.entrant.rates for store in stores), strict=True)
+        yield line(f"{store.size:,}", store.running.rates, stores[0].running.rates)
+    rounds = zip(*(store.running.rates for store in stores), strict=True)
     apart = median(max(rates) / min(rates) for rates in rounds)
-    medians = [store.entrant.rate for store in stores]
+    medians = [store.running.rate for store in stores]
     between = max(medians) / min(medians)
     verdict = "ok" if between <= WITHIN else "MISSED"
     yield (
@@ -54,7 +58,7 @@ def backlog(place: Place, options: Options) -> Iterator[str]:
 
 @contextmanager
 def refilling(url: str) -> Iterator[Callable[[int], None]]:
-    """Stores new messages in the place of those that were drained."""
+    """Stores new messages in place of those that were drained."""
     number = (os.getpid() % 2**15 + 1) << 32  # of this worker alone, as are those that follow
     with psycopg.connect(url, autocommit=True) as connection:
 
@@ -70,21 +74,21 @@ def refilling(url: str) -> Iterator[Callable[[int], None]]:
 class _Store:
     """A backlog that is kept at its size."""
 
-    def __init__(self, size: int, entrant: Entrant) -> None:
+    def __init__(self, size: int, running: RunningContender) -> None:
         self.size = size
-        self.entrant = entrant
+        self.running = running
         self._done = 0
-        oncebox.fill(entrant.url, Load(size))
+        oncebox.fill(running.url, Load(size))
         self.drain()  # to warm up
 
     def drain(self) -> float:
         """The rate of a part."""
-        run = self.entrant.crew.drain(PART)
+        run = self.running.pool.drain(PART)
         self._done += run.done
         return run.rate
 
     def check(self) -> None:
         """Nothing lost, nothing twice. New messages of a key are numbered by several workers."""
-        url, load = self.entrant.url, Load(self.size + self._done)
+        url, load = self.running.url, Load(self.size + self._done)
         left = oncebox.left(url)
         loads.check(url, BATCH.label, load, done=self._done, left=left, ordered=False)

@@ -1,4 +1,4 @@
-"""The load: what lies in store before the workers begin, made by the server from numbers."""
+"""The load: the stored messages before the workers begin. The server generates them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 import psycopg
 
-from oncebox.ordering import lane
+from oncebox.model.ordering import lane
 
 KEYS = 10_000
-WALL = "wall"
+BLOCKED_KEY = "blocked"
 
 
 class Payment(msgspec.Struct):
@@ -23,14 +23,13 @@ class Payment(msgspec.Struct):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Messages whose keys are uniform or one and the same, perhaps behind a wall of another key."""
+    """Messages with many keys or one, perhaps behind many messages of a blocked key."""
 
     messages: int
     first: int = 1
     keys: Literal["uniform", "hot"] = "uniform"
-    wall: int = 0
-    """So many messages came before them, all of one key; the first of these failed and runs again
-    tomorrow."""
+    blocked: int = 0
+    """Messages of one key that came before them. The first has failed and runs again tomorrow."""
 
 
 LEDGER = """
@@ -70,7 +69,7 @@ def parameters(load: Load) -> dict[str, object]:
     }
 
 
-class Cheated(Exception):
+class WrongResult(Exception):
     """A contender lost a message, took one twice, or took them out of order."""
 
 
@@ -86,9 +85,9 @@ def check(url: str, label: str, load: Load, *, done: int, left: int, ordered: bo
     with psycopg.connect(url) as connection:
         applied = connection.execute(APPLIED).fetchall()[0]
         overtaken = connection.execute(OVERTAKEN).fetchall()[0][0] if ordered else 0
-    expected = load.messages + load.wall
+    expected = load.messages + load.blocked
     if set(applied) != {done} or done + left != expected or overtaken:
-        raise Cheated(
+        raise WrongResult(
             f"{label}: {done} of {expected} were done, {left} are left, {applied} were applied, "
             f"{overtaken} overtook another of their key"
         )

@@ -1,4 +1,4 @@
-"""oncebox: what lies in its tables as receive() leaves it, and its own drain."""
+"""oncebox: its tables as receive() leaves them, and its drain."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 import psycopg
 
 from bench.drain import load as loads
-from bench.drain.crew import Drain
-from bench.drain.load import WALL, Load, Payment
+from bench.drain.load import BLOCKED_KEY, Load, Payment
+from bench.drain.worker_pool import Drain
 from oncebox import Inbox, Transaction
-from oncebox.database.steps import run
-from oncebox.ordering import lane
-from oncebox.outcome import Kind
+from oncebox.model.ordering import lane
+from oncebox.model.outcome import Kind
+from oncebox.storage.steps import run
 
 NAME = "bench"
 ONE = "INSERT INTO ledger (message_id, account, n, amount) VALUES (:id, :account, :n, :amount)"
@@ -21,7 +21,7 @@ ALL = """
 INSERT INTO ledger (message_id, account, n, amount)
 SELECT * FROM unnest(:ids::text[], :accounts::text[], :ns::bigint[], :amounts::integer[])"""
 
-CLEAR = "TRUNCATE ledger, oncebox_inbox, oncebox_pending, oncebox_attempt, oncebox_minute"
+CLEAR = "TRUNCATE ledger, oncebox_inbox, oncebox_pending, oncebox_attempt, oncebox_minute_counter"
 LEFT = "SELECT count(*) FROM oncebox_pending"
 FILL = f"""
 WITH m AS MATERIALIZED (SELECT nextval('oncebox_seq') AS seq, m.* FROM ({loads.MESSAGES}) m),
@@ -32,15 +32,15 @@ i AS (
          'default'
   FROM m ORDER BY id)
 INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, version, key, payload,
-                             source)
-SELECT '{NAME}', lane, seq, 'bank', id, 'payment', 1, key, payload, 'default' FROM m"""
-BUILD_WALL = f"""
+                             source, fresh)
+SELECT '{NAME}', lane, seq, 'bank', id, 'payment', 1, key, payload, 'default', true FROM m"""
+FILL_BLOCKED = f"""
 INSERT INTO oncebox_pending (consumer, lane, seq, origin, message_id, type, version, key, payload,
                              source, attempts, last_error, available_at)
-SELECT '{NAME}', %(lane)s, nextval('oncebox_seq'), 'bank', 'wall-' || n, 'payment', 1, '{WALL}',
-       '{{}}', 'default', (n = 1)::int, CASE WHEN n = 1 THEN 'it failed' END,
+SELECT '{NAME}', %(lane)s, nextval('oncebox_seq'), 'bank', 'blocked-' || n, 'payment', 1,
+       '{BLOCKED_KEY}', '{{}}', 'default', (n = 1)::int, CASE WHEN n = 1 THEN 'it failed' END,
        CASE WHEN n = 1 THEN now() + interval '1 day' ELSE 'infinity' END
-FROM generate_series(1, %(wall)s) n"""
+FROM generate_series(1, %(blocked)s) n"""
 
 
 def book(payment: Payment, tx: Transaction) -> None:
@@ -70,8 +70,8 @@ def fill(url: str, load: Load) -> None:
     """Replace what is there."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(CLEAR)
-        if load.wall:
-            connection.execute(BUILD_WALL, {"lane": lane(WALL), "wall": load.wall})
+        if load.blocked:
+            connection.execute(FILL_BLOCKED, {"lane": lane(BLOCKED_KEY), "blocked": load.blocked})
         connection.execute(FILL, loads.parameters(load))
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")
@@ -104,7 +104,7 @@ def open_single(url: str, batch: int) -> AbstractContextManager[Drain]:
 
 @contextmanager
 def draining(inbox: Inbox, batch: int) -> Iterator[Drain]:
-    """The steps of oncebox's Drainer, one by one, so that they can be counted."""
+    """The steps of oncebox's Worker, one by one, so that they can be counted."""
     with inbox, inbox._working(batch) as worker:
         drain = run(inbox._drain(worker, False))
         run(drain.sign_on())

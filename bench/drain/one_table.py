@@ -9,8 +9,8 @@ import msgspec
 import psycopg
 
 from bench.drain import load as loads
-from bench.drain.crew import Drain
-from bench.drain.load import WALL, Load, Payment
+from bench.drain.load import BLOCKED_KEY, Load, Payment
+from bench.drain.worker_pool import Drain
 
 TABLES = """
 CREATE TABLE job (
@@ -25,11 +25,11 @@ CLEAR = "TRUNCATE ledger, job"
 LEFT = "SELECT count(*) FROM job WHERE status = 'pending'"
 FILL = f"""
 INSERT INTO job (message_id, key, payload) SELECT id, key, payload FROM ({loads.MESSAGES}) m"""
-BUILD_WALL = f"""
+FILL_BLOCKED = f"""
 INSERT INTO job (message_id, key, payload, attempts, available_at)
-SELECT 'wall-' || n, '{WALL}', '{{}}', (n = 1)::int,
+SELECT 'blocked-' || n, '{BLOCKED_KEY}', '{{}}', (n = 1)::int,
        CASE WHEN n = 1 THEN now() + interval '1 day' ELSE now() END
-FROM generate_series(1, %(wall)s) n"""
+FROM generate_series(1, %(blocked)s) n"""
 
 TAKE = """
 SELECT id, payload FROM job j
@@ -55,8 +55,8 @@ def fill(url: str, load: Load) -> None:
     """Replace what is there."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(CLEAR)
-        if load.wall:
-            connection.execute(BUILD_WALL, {"wall": load.wall})
+        if load.blocked:
+            connection.execute(FILL_BLOCKED, {"blocked": load.blocked})
         connection.execute(FILL, loads.parameters(load))
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")

@@ -1,4 +1,4 @@
-"""Options: how much of everything."""
+"""Options of the drain benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How much of everything; the defaults fit into five minutes."""
+    """Sizes; with the defaults it takes five minutes."""
 
     progress: Callable[[str], None]
     batch: int = 100
@@ -17,7 +17,8 @@ class Options(msgspec.Struct, frozen=True):
     workers: int = 4
     limit: float = 4.0
     """Seconds after which a round is over, whatever is left."""
-    wall: int = 100_000
+    blocked: int = 100_000
+    """Messages of one blocked key in front of the others."""
     backlogs: tuple[int, ...] = (1_000, 100_000, 1_000_000)
     history: int = 200_000
     """The goal speaks of 5M."""

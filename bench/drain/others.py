@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from bench.drain import outbox, pgqueuer
-from bench.drain.contest import BATCH, SINGLE, Contender, enter, line, warm_up
+from bench.drain.comparison import BATCH, SINGLE, Contender, line, start, warm_up
 from bench.drain.load import Load
 from bench.drain.options import Options
-from bench.place import Place
+from bench.environment import Environment
 
 MESSAGES = 5000
 PGQUEUER = Contender(
@@ -23,7 +23,7 @@ PGQUEUER = Contender(
 OUTBOX = Contender("pg-transactional-outbox", outbox.create, outbox.fill, outbox.left, outbox.open)
 
 
-def others(place: Place, options: Options) -> Iterator[str]:
+def others(environment: Environment, options: Options) -> Iterator[str]:
     """Beside oncebox, on uniform keys."""
     yield f"others, uniform keys, {MESSAGES:,} messages, a handler per message"
     reasons = {PGQUEUER.label: pgqueuer.missing(), OUTBOX.label: outbox.missing()}
@@ -32,14 +32,14 @@ def others(place: Place, options: Options) -> Iterator[str]:
     if not found:
         return
     with ExitStack() as stack:
-        entrants = enter(stack, place, options, [SINGLE, BATCH, *found])
-        warm_up(entrants)
+        contenders_running = start(stack, environment, options, [SINGLE, BATCH, *found])
+        warm_up(contenders_running)
         for number in range(1, options.rounds + 1):
-            for entrant in entrants:
-                entrant.rates.append(entrant.play(Load(MESSAGES), limit=60).rate)
-            rates = ", ".join(f"{entrant.rates[-1]:,.0f}/s" for entrant in entrants)
+            for running in contenders_running:
+                running.rates.append(running.play(Load(MESSAGES), limit=60).rate)
+            rates = ", ".join(f"{running.rates[-1]:,.0f}/s" for running in contenders_running)
             options.progress(f"others: round {number} of {options.rounds}: {rates}")
-    first, *rest = entrants
+    first, *rest = contenders_running
     yield line(first.contender.label, first.rates)
-    for entrant in rest:
-        yield line(entrant.contender.label, entrant.rates, first.rates)
+    for running in rest:
+        yield line(running.contender.label, running.rates, first.rates)

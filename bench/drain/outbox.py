@@ -18,8 +18,8 @@ from pathlib import Path
 import psycopg
 
 from bench.drain import load as loads
-from bench.drain.crew import Drain
 from bench.drain.load import Load
+from bench.drain.worker_pool import Drain
 
 SCRIPT = Path(__file__).with_suffix(".cjs")
 AT_ONCE = 10

@@ -16,8 +16,8 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from bench.drain import load as loads
-from bench.drain.crew import Drain
 from bench.drain.load import Load, Payment
+from bench.drain.worker_pool import Drain
 
 try:
     import pgqueuer

@@ -11,9 +11,9 @@ import psycopg
 
 from bench.drain import load as loads
 from bench.drain import oncebox
-from bench.drain.crew import Drain
 from bench.drain.options import Options
-from bench.place import Place
+from bench.drain.worker_pool import Drain
+from bench.environment import Environment
 
 TIMES = 300
 WITHIN = 1.3
@@ -41,9 +41,9 @@ SET auto_explain.log_level = notice;
 """
 
 
-def poll(place: Place, options: Options) -> Iterator[str]:
+def poll(environment: Environment, options: Options) -> Iterator[str]:
     """An empty poll with nothing, with a long history, and with rows that no vacuum has removed."""
-    urls = [place.database(), place.database()]
+    urls = [environment.database(), environment.database()]
     for url in urls:
         oncebox.create(url)
     _process(urls[1], options)
@@ -56,16 +56,31 @@ def poll(place: Place, options: Options) -> Iterator[str]:
             pass
         (first,) = _milliseconds(step, times=1)
         (drained,) = _milliseconds(step)
+        under_snapshot = _under_snapshot(urls[1], step, options)
     yield f"an empty poll, medians of {TIMES}, by turns" + _scaled(options)
     yield _line("nothing processed", without_history)
     yield _line(f"{options.history:,} processed", with_history)
     yield _line(f"{options.messages:,} drained just now, first look", first)
     yield _line(f"{options.messages:,} drained just now, no vacuum yet", drained)
+    yield _line(f"{options.messages:,} drained under an old snapshot", under_snapshot)
     ratio = median(with_history) / median(without_history)
     verdict = "ok" if ratio <= WITHIN else "MISSED"
     yield f"  with history to without: {ratio:.2f}  goal {WITHIN:g}: {verdict}"
     yield f"  plans of the statements inside take, with {options.history:,} processed:"
     yield from plans
+
+
+def _under_snapshot(url: str, step: Drain, options: Options) -> list[float]:
+    """How long polls take while a report keeps the rows that were drained meanwhile."""
+    oncebox.fill(url, loads.Load(options.messages, first=options.history + options.messages + 1))
+    with psycopg.connect(url) as report:
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT count(*) FROM oncebox_pending")
+        while step():
+            pass
+        (times,) = _milliseconds(step)
+        report.rollback()
+    return times
 
 
 def _line(label: str, times: list[float]) -> str:

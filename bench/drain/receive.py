@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import psycopg
 
-from bench.drain.contest import line
+from bench.drain.comparison import line
 from bench.drain.options import Options
-from bench.place import Place
+from bench.environment import Environment
 from bench.workload import Payment, Stream, batches, read
 from oncebox import Delivery, Inbox
 
@@ -29,9 +29,9 @@ INBOX = "INSERT INTO inbox (message_id, payload) VALUES (%s, %s) ON CONFLICT DO 
 PENDING = "INSERT INTO pending (message_id, key, payload) VALUES (%s, %s, %s)"
 
 
-def receive(place: Place, options: Options) -> Iterator[str]:
+def receive(environment: Environment, options: Options) -> Iterator[str]:
     """One process each, 20 % duplicates."""
-    urls = [place.database(), place.database()]
+    urls = [environment.database(), environment.database()]
     inbox = Inbox("bench", urls[1])
     inbox.on("payment")(_nothing)
     inbox.migrate()
@@ -47,7 +47,7 @@ def receive(place: Place, options: Options) -> Iterator[str]:
                 rate = len(deliveries) / _seconds(contender, deliveries)
                 if number:
                     found.append(rate)
-        _check(urls, stream.truth.payments)
+        _check(urls, stream.totals.payments)
     yield f"receive, {MESSAGES:,} deliveries a round, one process, 20 % duplicates"
     yield line("a transaction per message", rates[0])
     yield line(f"inbox.receive(), by {options.batch}", rates[1], rates[0], GOAL)

@@ -9,14 +9,14 @@ from bench.kafka.watch import Watch
 from bench.kafka.worker import Consume, Order
 from bench.work import book, book_all
 from oncebox import Consumer, Inbox
-from oncebox.outcome import Outcome
-from oncebox.sources.contract import Batch
-from oncebox.sources.kafka import KafkaSource
-from oncebox.store.records import Position
+from oncebox.brokers.contract import Batch
+from oncebox.brokers.kafka import KafkaSource
+from oncebox.model.outcome import Outcome
+from oncebox.model.position import Position
 
 
 class Watched(KafkaSource):
-    """Tells the watch, and stops its consumer once the last message is settled: it is committed."""
+    """Notifies the watch, and stops its consumer once the last message is acked."""
 
     def __init__(self, order: Order, watch: Watch, inbox: Inbox, batch: int) -> None:
         super().__init__(order.servers, [order.topic], group=order.group)
@@ -27,8 +27,8 @@ class Watched(KafkaSource):
         self.watch.start()
         super().open(position)
 
-    def settle(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
-        super().settle(batch, outcomes)
+    def ack(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
+        super().ack(batch, outcomes)
         if self.watch.committed(len(batch.deliveries)):
             self.consumer.stop()
 

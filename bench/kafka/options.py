@@ -1,4 +1,4 @@
-"""Options: how much of everything."""
+"""Options of the Kafka benchmark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARTITIONS = 4
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How much of everything; the defaults fit into two minutes."""
+    """Sizes; with the defaults it takes two minutes."""
 
     progress: Callable[[str], None]
     batch: int = 100

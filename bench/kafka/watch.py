@@ -1,4 +1,4 @@
-"""The watch: it runs from the moment when partitions are assigned to the last commit."""
+"""A stopwatch from the assignment of partitions to the last commit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """Started by whoever learns first that there are partitions."""
+    """A stopwatch. The first assignment of partitions starts it."""
 
     def __init__(self, messages: int) -> None:
         self._messages = self._left = messages
@@ -45,7 +45,7 @@ class Watch:
         self._start = self._start or Moment()
 
     def committed(self, count: int) -> bool:
-        """So many more messages are committed; says whether these were the last."""
+        """Count messages that are committed; returns True after the last one."""
         self._left -= count
         if self._left <= 0 and self.run is None:
             assert self._start is not None

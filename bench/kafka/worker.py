@@ -1,4 +1,4 @@
-"""The worker: a process that opens a contender once, and consumes a topic when it is told to."""
+"""A process that opens a contender once, and consumes a topic on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.kafka.watch import Run, Watch
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Read so many messages of a topic, as a group."""
+    """Read this number of messages of a topic, as a group."""
 
     servers: str
     topic: str
@@ -48,7 +48,7 @@ class Worker:
         self._pipe.send(order)
         if not self._pipe.poll(PATIENCE):
             raise TimeoutError("a worker does not answer")
-        run: Run = self._pipe.recv()  # EOFError: it died, and said why on stderr
+        run: Run = self._pipe.recv()  # EOFError: it crashed; the traceback is on stderr
         return run
 
     def __enter__(self) -> Self:
@@ -67,7 +67,7 @@ class Worker:
 
 
 def _serve(pipe: Connection, open: Open, url: str, batch: int) -> None:
-    """A worker's life, until nobody wants anything any more."""
+    """The main function of the process; it ends when the pipe is closed."""
     with open(url, batch) as consume:
         while True:
             try:

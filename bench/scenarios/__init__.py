@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from bench.environment import Environment
 from bench.measure import Contender
-from bench.place import Place
 from bench.scenarios import (
     django,
     psycopg,
@@ -23,7 +23,7 @@ class Scenario(msgspec.Struct, frozen=True):
     """The contenders of one library."""
 
     name: str
-    open: Callable[[Place], AbstractContextManager[list[Contender]]]
+    open: Callable[[Environment], AbstractContextManager[list[Contender]]]
     messages: int
     """Per round: enough for steady figures, few enough for patience."""
     needs_server: bool = True

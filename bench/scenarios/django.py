@@ -9,13 +9,13 @@ from typing import Any
 from django.db import connections, models, transaction
 from django.db.models import F
 
-import djangoworld
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.scenarios.psycopg import through
 from bench.work import INBOX
 from bench.workload import Payment, per_account, read
 from oncebox import Delivery, Django, Inbox
+from support import django_settings as djangoworld
 
 djangoworld.configure()
 
@@ -47,9 +47,9 @@ class Account(models.Model):
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message, a handler per batch."""
-    urls = [place.postgres() for _ in range(3)]
+    urls = [environment.postgres() for _ in range(3)]
     aliases = [_alias(url) for url in urls]
     names = [alias for alias, _ in aliases]
     single, many = Inbox("bench", Django(names[1])), Inbox("bench", Django(names[2]))
@@ -57,8 +57,8 @@ def contenders(place: Place) -> Iterator[list[Contender]]:
     many.on("payment", batch=True)(_book_all(names[2]))
     yield [
         Contender("naive", urls[0], by_hand(names[0])),
-        Contender("per message", urls[1], through(single, place.batch), goal=1.6),
-        Contender("batch", urls[2], through(many, place.batch), goal=4),
+        Contender("per message", urls[1], through(single, environment.batch), goal=1.6),
+        Contender("batch", urls[2], through(many, environment.batch), goal=4),
     ]
     for _, remove in aliases:
         remove()
@@ -66,7 +66,7 @@ def contenders(place: Place) -> Iterator[list[Contender]]:
 
 def _alias(url: str) -> tuple[str, Any]:
     alias, remove = djangoworld.add_database(url)
-    # As consumers set it. With Django's default of 0 every unit of work has to connect anew, and
+    # As consumers set it. With Django's default of 0 every unit of work has to connect again, and
     # the hand-written loop, which never ends a request, would not.
     connections.settings[alias]["CONN_MAX_AGE"] = None
     return alias, remove

@@ -7,25 +7,25 @@ from contextlib import contextmanager
 
 import psycopg
 
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.work import book, book_all, by_hand
 from bench.workload import batches
 from oncebox import Delivery, Inbox
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message, a handler per batch."""
-    urls = [place.postgres() for _ in range(3)]
+    urls = [environment.postgres() for _ in range(3)]
     single, many = Inbox("bench", urls[1]), Inbox("bench", urls[2])
     single.on("payment")(book)
     many.on("payment", batch=True)(book_all)
     with psycopg.connect(urls[0]) as connection, single, many:
         yield [
             Contender("naive", urls[0], by_hand(connection)),
-            Contender("per message", urls[1], through(single, place.batch), goal=8),
-            Contender("batch", urls[2], through(many, place.batch), goal=12),
+            Contender("per message", urls[1], through(single, environment.batch), goal=8),
+            Contender("batch", urls[2], through(many, environment.batch), goal=12),
         ]
 
 

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 import psycopg
 
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.work import BALANCE, INBOX, LEDGER
 from bench.workload import Payment, batches, read
 from oncebox import AsyncTransaction, Delivery, Inbox
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message."""
-    urls = [place.postgres() for _ in range(2)]
+    urls = [environment.postgres() for _ in range(2)]
     inbox = Inbox("bench", urls[1])
     inbox.on("payment")(book)
     with asyncio.Runner() as runner:
@@ -26,7 +26,9 @@ def contenders(place: Place) -> Iterator[list[Contender]]:
         runner.run(inbox.amigrate())
         yield [
             Contender("naive", urls[0], _in(runner, by_hand(connection))),
-            Contender("per message", urls[1], _in(runner, through(inbox, place.batch)), goal=3),
+            Contender(
+                "per message", urls[1], _in(runner, through(inbox, environment.batch)), goal=3
+            ),
         ]
         runner.run(inbox.aclose())
         runner.run(connection.close())

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, create_engine, text
 
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.scenarios.psycopg import through
 from bench.workload import Payment, read
 from oncebox import Delivery, Inbox, Transaction
@@ -21,15 +21,15 @@ BALANCE = text("UPDATE accounts SET balance = balance + :amount WHERE name = :ac
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message."""
-    urls = [place.postgres() for _ in range(2)]
+    urls = [environment.postgres() for _ in range(2)]
     engines = [engine(url) for url in urls]
     inbox = Inbox("bench", engines[1])
     inbox.on("payment")(book)
     yield [
         Contender("naive", urls[0], by_hand(engines[0])),
-        Contender("per message", urls[1], through(inbox, place.batch), goal=2.5),
+        Contender("per message", urls[1], through(inbox, environment.batch), goal=2.5),
     ]
     for used in engines:
         used.dispose()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from sqlalchemy import BigInteger, Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.scenarios.psycopg import through
 from bench.scenarios.sqlalchemy_core import INBOX, engine
 from bench.workload import Payment, read
@@ -39,15 +39,15 @@ class Account(Base):
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message with one flush per batch."""
-    urls = [place.postgres() for _ in range(2)]
+    urls = [environment.postgres() for _ in range(2)]
     engines = [engine(url) for url in urls]
     inbox = Inbox("bench", SqlAlchemy(engines[1], flush_once=True))
     inbox.on("payment")(book)
     yield [
         Contender("naive", urls[0], by_hand(engines[0])),
-        Contender("one flush", urls[1], through(inbox, place.batch), goal=3.5),
+        Contender("one flush", urls[1], through(inbox, environment.batch), goal=3.5),
     ]
     for used in engines:
         used.dispose()

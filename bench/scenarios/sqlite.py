@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
+from bench.environment import Environment
 from bench.measure import Contender, Process
-from bench.place import Place
 from bench.scenarios.psycopg import through
 from bench.work import book
 from bench.workload import Payment, per_account, read
@@ -19,17 +19,17 @@ BALANCE = "UPDATE accounts SET balance = balance + ? WHERE name = ?"
 
 
 @contextmanager
-def contenders(place: Place) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     """By hand, a handler per message, a handler per batch."""
-    urls = [place.sqlite() for _ in range(3)]
+    urls = [environment.sqlite() for _ in range(3)]
     single, many = Inbox("bench", urls[1]), Inbox("bench", urls[2])
     single.on("payment")(book)
     many.on("payment", batch=True)(book_all)
     with closing(connect(urls[0])) as connection, single, many:
         yield [
             Contender("naive", urls[0], by_hand(connection)),
-            Contender("per message", urls[1], through(single, place.batch), goal=6),
-            Contender("batch", urls[2], through(many, place.batch)),
+            Contender("per message", urls[1], through(single, environment.batch), goal=6),
+            Contender("batch", urls[2], through(many, environment.batch)),
         ]
 
 

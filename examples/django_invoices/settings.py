@@ -16,6 +16,6 @@ DATABASES = {
         "CONN_MAX_AGE": None,  # or every batch would open a connection of its own
     }
 }
-INSTALLED_APPS = ["oncebox.django", "invoices"]
+INSTALLED_APPS = ["oncebox.contrib.django", "invoices"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from oncebox.database.transaction import AsyncResult, AsyncTransaction, Result, Transaction
+from oncebox.brokers.urls import source_of
 from oncebox.errors import OnceboxError, Reject, RetryAfter
-from oncebox.identity import (
+from oncebox.inbox import Inbox
+from oncebox.model.dead_letter import DeadLetter
+from oncebox.model.identity.rules import (
     BusinessKey,
     CloudEvents,
     Coordinates,
@@ -17,20 +19,18 @@ from oncebox.identity import (
     Json,
     KafkaKey,
 )
-from oncebox.inbox import Inbox
-from oncebox.message import Delivery, Message
-from oncebox.ordering import Order
-from oncebox.outcome import Kind, Outcome, Reason
-from oncebox.retention import Retention
-from oncebox.retry import Retry
-from oncebox.sequence import Gaps
-from oncebox.services import Consumer, Drainer
-from oncebox.sources import source_of
-from oncebox.store.records import DeadLetter
+from oncebox.model.message import Delivery, Message
+from oncebox.model.ordering import Ordering
+from oncebox.model.outcome import Kind, Outcome, Reason
+from oncebox.model.retention import Retention
+from oncebox.model.retry import Retry
+from oncebox.model.sequencing import Gaps
+from oncebox.services import Consumer, Worker
+from oncebox.storage.drivers.transaction import AsyncResult, AsyncTransaction, Result, Transaction
 
 if TYPE_CHECKING:
-    from oncebox.database.django import DjangoDatabase as Django
-    from oncebox.database.sqlalchemy import SqlAlchemyDatabase as SqlAlchemy
+    from oncebox.storage.drivers.django.database import DjangoDatabase as Django
+    from oncebox.storage.drivers.sqlalchemy.database import SqlAlchemyDatabase as SqlAlchemy
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,6 @@ __all__ = [
     "DeadLetter",
     "Debezium",
     "Delivery",
-    "Drainer",
     "Gaps",
     "Headers",
     "Identity",
@@ -54,7 +53,7 @@ __all__ = [
     "Kind",
     "Message",
     "OnceboxError",
-    "Order",
+    "Ordering",
     "Outcome",
     "Reason",
     "Reject",
@@ -63,6 +62,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Transaction",
+    "Worker",
     "source_of",
 ]
 
@@ -74,7 +74,7 @@ if find_spec("sqlalchemy"):
 
 def __getattr__(name: str) -> Any:
     """Adapters with an optional dependency are imported when they are asked for."""
-    from oncebox.database import adapter
+    from oncebox.storage.drivers.connect import adapter
 
     if name == "Django":
         return adapter("django").DjangoDatabase

@@ -1,4 +1,4 @@
-"""Every error that oncebox raises. A class's docstring is its default message."""
+"""The exceptions of oncebox. The docstring of a class is its default message."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from datetime import timedelta
 
 
 class OnceboxError(Exception):
-    """something went wrong in oncebox"""
+    """oncebox failed"""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
 
 
-# -- what the programmer has to mend --------------------------------------------------------------
+# -- errors that the developer fixes --------------------------------------------------------------
 
 
 class ConfigurationError(OnceboxError):
-    """the inbox is configured in a way that cannot work"""
+    """the configuration of the inbox is not valid"""
 
 
 class HandlerError(ConfigurationError):
-    """this function cannot be a handler"""
+    """this function cannot be used as a handler"""
 
 
 class MissingExtra(ConfigurationError):
@@ -32,14 +32,14 @@ class MissingExtra(ConfigurationError):
 
 
 class ForkedInbox(OnceboxError):
-    """this Inbox opened its database before the process forked: create or use it after the fork"""
+    """this Inbox opened its database before the process forked: open it after the fork"""
 
 
-# -- what the operator has to mend ----------------------------------------------------------------
+# -- errors that the operator fixes ---------------------------------------------------------------
 
 
 class SchemaError(OnceboxError):
-    """the tables of oncebox do not fit this version of oncebox"""
+    """the tables of oncebox do not match this version of oncebox"""
 
 
 class SchemaMissing(SchemaError):
@@ -47,11 +47,11 @@ class SchemaMissing(SchemaError):
 
 
 class CodeTooOld(SchemaError):
-    """the tables of oncebox no longer serve this version of oncebox: upgrade oncebox"""
+    """the tables of oncebox are too new for this version of oncebox: upgrade oncebox"""
 
 
 class DatabaseUnavailable(OnceboxError):
-    """the database cannot be reached: nothing was committed, so settle nothing"""
+    """the database cannot be reached: nothing was committed, so do not ack"""
 
 
 class ArchiveError(OnceboxError):
@@ -59,10 +59,10 @@ class ArchiveError(OnceboxError):
 
 
 class NotFound(OnceboxError):
-    """there is nothing of that name or number"""
+    """nothing has this name or number"""
 
 
-# -- what a claim may answer instead of new or duplicate ------------------------------------------
+# -- errors of claim() ----------------------------------------------------------------------------
 
 
 class ClaimError(OnceboxError):
@@ -70,94 +70,100 @@ class ClaimError(OnceboxError):
 
 
 class NotInTransaction(ClaimError):
-    """claim() needs an open transaction, and the connection is in autocommit mode: begin one first
-    (BEGIN, or `with connection.transaction():`)"""
+    """claim() and failed() need an open transaction, but the connection is in autocommit mode:
+    begin a transaction first (BEGIN, or `with connection.transaction():`)"""
 
 
 class SnapshotRisk(ClaimError):
-    """claim() at REPEATABLE READ or SERIALIZABLE may fail with a serialization error for which the
-    whole transaction has to be run again: pass accept_retries=True if your loop does that"""
+    """claim() at REPEATABLE READ or SERIALIZABLE may fail with a serialization error, and then the
+    whole transaction must run again: pass accept_retries=True if your code does that"""
 
 
-class ContentMismatch(ClaimError):
-    """this id was claimed before with other bytes"""
+class PayloadMismatch(ClaimError):
+    """this id was claimed before with another payload"""
 
 
 class TooLate(ClaimError):
-    """this message is older than the records that would tell whether it is a duplicate"""
+    """this message is older than the purged messages, so it may be a duplicate of one of them"""
 
 
-# -- what ends the work on a message --------------------------------------------------------------
+# -- errors of a single message -------------------------------------------------------------------
 
 
-class Unidentified(OnceboxError):
-    """the delivery has no identity that can be trusted"""
+class MissingId(OnceboxError):
+    """the delivery has no valid id"""
 
 
 class Undecodable(OnceboxError):
-    """the payload cannot be decoded into what its handler takes"""
+    """the payload cannot be decoded to the type of its handler"""
 
 
 class UnknownType(OnceboxError):
-    """no handler takes messages of this type"""
+    """no handler is registered for this type"""
 
 
 class UnknownVersion(OnceboxError):
-    """no handler takes messages of this version"""
+    """no handler is registered for this version"""
 
 
 class PayloadTooLarge(OnceboxError):
-    """the payload is larger than the inbox accepts"""
+    """the payload is larger than max_payload of the inbox"""
 
 
 class TransactionLost(OnceboxError):
-    """the transaction of the claim was ended by the handler: raise an exception instead, and
-    oncebox rolls back"""
+    """the handler ended the transaction of the claim: raise an exception instead, and oncebox rolls
+    back"""
+
+    culprit: object | None = None
+    """The item of the batch whose handler ended it, if that is certain."""
+
+
+class TransactionEnded(TransactionLost):
+    """the handler ended the transaction of the claim, or closed its connection, so part of its work
+    may be committed: raise an exception instead, and oncebox rolls back"""
 
 
 class GuardFailed(OnceboxError):
-    """a transaction got lost, and its messages are recorded all the same: a handler committed it
-    behind oncebox's back, and their work may be half done, or another consumer finished them
-    meanwhile; settle nothing, and look at them by hand"""
+    """a handler committed the transaction of the claim, so it is unknown how much of the work of
+    its messages is done: check each message by hand, then retry or discard it"""
 
 
-class ProcessDied(OnceboxError):
-    """the process died while it handled this message (it crashed, was killed, or ran out of
-    memory), or hung for so long that others went on without it"""
+class ProcessCrashed(OnceboxError):
+    """the worker process crashed, was killed or ran out of memory while it handled this message, or
+    hung until another worker took over"""
 
 
 class TooSlow(OnceboxError):
-    """the handler took longer than transaction_timeout, and the database gave its transaction up"""
+    """the handler took longer than transaction_timeout, so the database ended its transaction"""
 
 
 class NotOwner(OnceboxError):
-    """another worker has taken over this partition: nothing was committed, and nothing is to be
-    settled"""
+    """another worker has taken over this partition: nothing was committed, so do not ack"""
 
 
 class Conflict(OnceboxError):
-    """somebody else was faster: the transaction is to be run again"""
+    """another transaction was faster: run the transaction again"""
 
     sqlstate = "40001"
 
 
 class SwallowedError(OnceboxError):
-    """the handler caught a database error that had already aborted the transaction: wrap the
-    statement in tx.savepoint()"""
+    """the handler caught a database error that had already aborted the transaction: put the
+    statement in a `with tx.savepoint():` block"""
 
 
-# -- what a handler may raise ---------------------------------------------------------------------
+# -- exceptions for handlers to raise -------------------------------------------------------------
 
 
 class Reject(OnceboxError):
-    """the handler rejects this message: it becomes a dead letter without further attempts"""
+    """the handler rejected this message: it becomes a dead letter without further attempts"""
 
 
 class RetryAfter(OnceboxError):
-    """the handler asks for another attempt at a time of its own"""
+    """the handler asks for another attempt after a delay"""
 
     def __init__(self, delay: timedelta, message: str | None = None) -> None:
         if not isinstance(delay, timedelta):
-            raise ConfigurationError(f"RetryAfter takes a timedelta, not {delay!r}")
+            raise ConfigurationError(f"RetryAfter takes a timedelta, got {delay!r}")
         super().__init__(message or f"another attempt in {delay}")
         self.delay = delay

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-import heapq
-import os
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from types import TracebackType
+from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack
+from uuid import UUID
 
-from oncebox.archives import Archives
-from oncebox.claims import Claimer, Properties
-from oncebox.database import target
-from oncebox.database.contract import Database
-from oncebox.database.steps import arun, run
-from oncebox.database.transaction import AsyncTransaction, Transaction
-from oncebox.dead import DeadLetters
-from oncebox.drain import Drain
-from oncebox.errors import ConfigurationError, ForkedInbox, HandlerError
-from oncebox.folder import folder_of
-from oncebox.gaps import KeyGaps
-from oncebox.handlers import Registry, checked_order, checked_retry
-from oncebox.hooks import checked_hooks
-from oncebox.housekeeping import Housekeeping
-from oncebox.identity import CloudEvents, Identity
-from oncebox.liveness import incarnation, worker_name
-from oncebox.look import Look
-from oncebox.message import Delivery, Message, checked_deliveries
-from oncebox.options import checked_options
-from oncebox.ordering import Order
-from oncebox.outcome import Kind, Outcome
-from oncebox.plan import read
-from oncebox.process import Process
-from oncebox.replays import Replays
-from oncebox.retention import A_WEEK, Retention, checked_retention
-from oncebox.retry import Retry
-from oncebox.schema import check_schema, migrate
-from oncebox.sequence import A_MINUTE, Gaps, checked_gaps
-from oncebox.store import Names, store_for
-from oncebox.store.contract import Steps
-from oncebox.store.records import Advance, DeadLetter, Worker
-from oncebox.unit import Unit
+from oncebox.errors import ConfigurationError, HandlerError
+from oncebox.model.dead_letter import DeadLetter
+from oncebox.model.identity.rules import Identity, checked_identity
+from oncebox.model.inspection import Rates, Status
+from oncebox.model.message import Delivery, Message, checked_deliveries
+from oncebox.model.ordering import Ordering
+from oncebox.model.outcome import Kind, Outcome
+from oncebox.model.position import Advance
+from oncebox.model.retention import A_WEEK, Retention, checked_retention
+from oncebox.model.retry import Retry
+from oncebox.model.sequencing import A_MINUTE, Gaps, checked_gaps
+from oncebox.model.suggestions import checked_options
+from oncebox.operations.archive.location import folder_of
+from oncebox.operations.archive.restore import Archives
+from oncebox.operations.dead_letter_hooks import HookRunner, checked_hooks
+from oncebox.operations.dead_letters import DeadLetters
+from oncebox.operations.gaps import GapSkipper, KeyGaps
+from oncebox.operations.inspection import Messages, read_rates, read_status
+from oncebox.operations.maintenance import Maintenance, MaintenanceTask, drain_until_idle
+from oncebox.operations.methods import async_method, sync_method
+from oncebox.operations.purge import Purge, purge_task
+from oncebox.operations.replays import ReplayFeeder, Replays
+from oncebox.operations.schema import check_schema, migrate
+from oncebox.processing.caller_claims import CallerClaims, Properties
+from oncebox.processing.connection import InboxDatabase, WorkerSlots
+from oncebox.processing.context import Context
+from oncebox.processing.drain import Drain
+from oncebox.processing.handlers import Registry, checked_ordering, checked_retry
+from oncebox.processing.inline import Process
+from oncebox.processing.plan import read
+from oncebox.processing.unit_of_work import Unit
+from oncebox.storage.drivers.connect import target
+from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
+from oncebox.storage.records import WorkerInfo
+from oncebox.storage.sql.names import Names
+from oncebox.storage.steps import Steps
+from oncebox.storage.stores import store_for
+from oncebox.storage.worker_identity import incarnation, worker_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,12 +58,12 @@ MEGABYTE = 1_000_000
 
 
 class Inbox:
-    """A consumer's inbox: every message takes effect once.
+    """A consumer's inbox: the work of each message happens once.
 
     `database` is a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
-    driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias). Tables are made
-    by migrate(), never on first use. An inbox may be used by several threads, but not on both sides
-    of a fork; it is a context manager of both colours.
+    driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias). Call migrate() to
+    create the tables. Several threads may use an inbox; create it after a fork. It is a sync and an
+    async context manager.
     """
 
     @checked_options
@@ -69,9 +72,9 @@ class Inbox:
         name: str,
         database: Any,
         *,
-        identity: Identity | None = None,
+        identity: Identity | Callable[[Delivery], Message] | None = None,
         retry: Retry | None = None,
-        order: Order = Order.park,
+        ordering: Ordering = Ordering.strict,
         pipeline: bool = True,
         notify: bool = False,
         unknown_type: Literal["dead", "ignore"] = "dead",
@@ -84,55 +87,61 @@ class Inbox:
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
-        _check_options(name, identity, unknown_type, transaction_timeout)
+        _check_options(name, unknown_type, transaction_timeout)
         self.name = name
-        self.identity = identity or CloudEvents()
-        self._target = target(database, pipeline=pipeline)
-        self._names = Names(prefix, schema)
-        self._store = store_for(self._target.dialect, self._names)
-        self._order = checked_order(order)
+        self.identity = checked_identity(identity)
+        self.transaction_timeout = transaction_timeout
+        connected = target(database, pipeline=pipeline)
+        names = Names(prefix, schema)
+        self._store = store_for(connected.dialect, names)
+        self._connection = InboxDatabase(connected, self._store, check_schema)
+        self._ordering = checked_ordering(ordering)
+        self._retry = Retry() if retry is None else checked_retry(retry)
         self._registry = Registry(
-            retry=Retry() if retry is None else checked_retry(retry),
-            order=self._order,
+            retry=self._retry,
+            ordering=self._ordering,
             payload_limit=payload_limit,
             ignore_unknown=unknown_type == "ignore",
         )
-        if self._target.is_async is not None:
-            self._registry.set_colour(self._target.is_async, "the database")
-        self._claimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=False)
-        self._aclaimer = Claimer(name, self._names, keep_payload=keep_payload, is_async=True)
+        if connected.is_async is not None:
+            self._registry.set_colour(connected.is_async, "the database")
         self._hooks = checked_hooks(on_dead)
+        common: dict[str, Any] = {"keep_payload": keep_payload, "tell": bool(self._hooks)}
+        self._claims = CallerClaims(name, names, is_async=False, **common)
+        self._async_claims = CallerClaims(name, names, is_async=True, **common)
         self._channel = self._store.channel(name) if notify else None
         if notify and self._channel is None:
             raise ConfigurationError("notify=True needs PostgreSQL: SQLite has no notifications")
         self._keep_payload = keep_payload
         self._timeout = transaction_timeout.total_seconds()
-        self._database: Database | None = None
-        self._opened_by = 0
-        self._ready = False
-        self._lock = threading.Lock()
-        self._slots = [0]
-        self.retention = checked_retention(retention)
-        if self.retention is not None and self.retention.archive is not None:
-            folder_of(self.retention.archive)  # raises now what would be raised at night
+        self._slots = WorkerSlots()
         self._gaps = checked_gaps(gaps)
-        self.dead = DeadLetters(self)
-        self.gaps = KeyGaps(self)
-        self.housekeeping = Housekeeping(self)
-        self.archives = Archives(self)
-        self.look = Look(self)
-        self.replays = Replays(self)
         self._chance = random.Random()
+        self._context = Context(
+            consumer=name,
+            store=self._store,
+            identity=self.identity,
+            retention=_checked_retention(retention),
+            gaps=self._gaps,
+            keep_payload=keep_payload,
+            open=self._connection.open_for_operation,
+        )
+        self.archives = Archives(self._context)
+        self.dead_letters = DeadLetters(self._context)
+        self.gaps = KeyGaps(self._context)
+        self.messages = Messages(self._context)
+        self.purge = Purge(self._context)
+        self.replays = Replays(self._context)
+
+    @property
+    def retention(self) -> Retention | None:
+        """How long finished messages are kept; None: forever."""
+        return self._context.retention
 
     @property
     def is_async(self) -> bool:
-        """Whether its methods are those that begin with an a."""
-        return bool(self._target.is_async or self._registry.is_async)
-
-    @property
-    def transaction_timeout(self) -> timedelta:
-        """When the database gives up a transaction that was left behind."""
-        return timedelta(seconds=self._timeout)
+        """True if this inbox uses the async methods (`aprocess`, `adrain`, ...)."""
+        return bool(self._connection.target.is_async or self._registry.is_async)
 
     # -- registration -----------------------------------------------------------------------------
 
@@ -143,7 +152,7 @@ class Inbox:
         version: int = 1,
         batch: bool = False,
         retry: Retry | None = None,
-        order: Order | None = None,
+        ordering: Ordering | None = None,
     ) -> Callable[[F], F]:
         """Register a handler for messages of a type and version; "*" takes all other types.
 
@@ -154,7 +163,7 @@ class Inbox:
             raise HandlerError(f'name the type: @inbox.on("..."), above {type!r}')
 
         def register(function: F) -> F:
-            self._registry.add(function, type, version, batch=batch, retry=retry, order=order)
+            self._registry.add(function, type, version, batch=batch, retry=retry, ordering=ordering)
             return function
 
         return register
@@ -174,90 +183,146 @@ class Inbox:
 
     # -- the tables -------------------------------------------------------------------------------
 
-    def migrate(self) -> list[str]:
-        """Make or update the tables; harmless when done twice, or by two processes at once.
+    def _migrate(self, is_async: bool, *, claims_only: bool = False) -> Steps[list[str]]:
+        """Create or update the tables. Returns the names of the migrations that were applied.
 
-        Returns the names of the migrations that were applied.
+        With `claims_only`, a new schema gets only the tables of claim() and claim_many(). A later
+        migrate() adds the others and keeps the claims. Several processes may call it at once.
         """
-        if self._target.is_async:
+        if self._connection.target.is_async is not None:
+            self._check_target(is_async)
+        database = self._connection.target.make(is_async)
+        return migrate(database, self._store, claims_only=claims_only)
+
+    migrate = sync_method(_migrate)
+    amigrate = async_method(_migrate)
+
+    def _check_target(self, is_async: bool) -> None:
+        if self._connection.target.is_async and not is_async:
             raise ConfigurationError("this inbox is async: await inbox.amigrate()")
-        return run(migrate(self._target.make(False), self._store))
-
-    async def amigrate(self) -> list[str]:
-        """See migrate()."""
-        if self._target.is_async is False:
+        if is_async and not self._connection.target.is_async:
             raise ConfigurationError("this inbox is sync: inbox.migrate()")
-        return await arun(migrate(self._target.make(True), self._store))
 
-    def sql(self) -> str:
+    def sql(self, *, claims_only: bool = False) -> str:
         """The statements that migrate() executes, for review."""
-        return self._store.script()
+        return self._store.script(claims_only=claims_only)
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def process(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
-        """Claim, handle and commit a batch in one transaction; one outcome per delivery, in order.
+    def _process_deliveries(
+        self, is_async: bool, deliveries: Iterable[Delivery]
+    ) -> Steps[list[Outcome]]:
+        """Claim, handle and commit a batch in one transaction. Returns an outcome per delivery.
 
-        When this returns, everything is committed and every delivery may be settled. When it
-        raises, nothing may be settled: the broker delivers again, and nothing happens twice.
+        When this returns, everything is committed and every delivery may be acked. When it raises,
+        ack nothing: the broker delivers again, and no work happens twice.
         """
-        return run(self._process(deliveries, is_async=False))
+        return self._process(deliveries, is_async=is_async)
 
-    async def aprocess(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
-        """See process()."""
-        return await arun(self._process(deliveries, is_async=True))
+    process = sync_method(_process_deliveries)
+    aprocess = async_method(_process_deliveries)
 
-    def receive(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
-        """Claim a batch and store it, to be run by drain(); one outcome per delivery, in order.
+    def _receive(self, is_async: bool, deliveries: Iterable[Delivery]) -> Steps[list[Outcome]]:
+        """Claim a batch and store it for a worker. Returns an outcome per delivery.
 
-        As process(), but no handler runs: the broker has its answer after one short transaction.
+        As process(), but no handler runs: the deliveries can be acked after one short transaction.
         """
-        return run(self._process(deliveries, is_async=False, receiving=True))
+        return self._process(deliveries, is_async=is_async, receiving=True)
 
-    async def areceive(self, deliveries: Iterable[Delivery]) -> list[Outcome]:
-        """See receive()."""
-        return await arun(self._process(deliveries, is_async=True, receiving=True))
+    receive = sync_method(_receive)
+    areceive = async_method(_receive)
 
-    def drain(self, *, batch: int = 100) -> Counter[Kind]:
-        """Run what was stored and is due, until nothing is; says how many had which outcome.
+    def _drain_once(self, is_async: bool, *, batch: int = 100) -> Steps[Counter[Kind]]:
+        """Run stored messages until none is due. Returns the number of each outcome.
 
-        Any number of processes may drain at the same time. A loop that goes on is Drainer's.
+        Several processes may drain at the same time. A Worker does this in a loop.
         """
-        return run(self._drain_once(batch, is_async=False))
+        with self._working(batch) as worker:
+            drain = yield from self._drain(worker, is_async)
+            return (yield from drain_until_idle(drain, self._maintenance(drain, once=True)))
 
-    async def adrain(self, *, batch: int = 100) -> Counter[Kind]:
-        """See drain()."""
-        return await arun(self._drain_once(batch, is_async=True))
+    drain = sync_method(_drain_once)
+    adrain = async_method(_drain_once)
 
-    def claim(self, connection: Any, id: str, **properties: Unpack[Properties]) -> bool:
-        """Claim a message in the caller's own transaction: True if it is new, False if not.
+    def _claim(
+        self,
+        is_async: bool,
+        connection: Any,
+        id: str | UUID,
+        *,
+        accept_retries: bool = False,
+        **properties: Unpack[Properties],
+    ) -> Steps[bool]:
+        """Claim a message in the caller's own transaction. Returns whether it is new.
 
-        Properties: origin, type, version, key, payload, headers, minted_at, source, coordinates,
-        and accept_retries. With a payload, the same id with other bytes raises ContentMismatch. A
-        message older than the purged records raises TooLate. Nothing is stored then. Rolling back
-        takes the claim back; a concurrent claim of the same id waits for this transaction's end.
+        Properties: origin, type, version, key, payload, headers, produced_at, source, coordinates.
+        With a payload, the same id with another payload raises PayloadMismatch. A message older
+        than the purged ones raises TooLate. Nothing is stored then. A rollback undoes the claim; a
+        concurrent claim of the same id waits until this transaction ends.
         """
-        return run(self._claimer.claim(connection, id, **properties))
+        claims = self._async_claims if is_async else self._claims
+        return claims.claim(connection, id, properties, accept_retries=accept_retries)
 
-    async def aclaim(self, connection: Any, id: str, **properties: Unpack[Properties]) -> bool:
-        """See claim()."""
-        return await arun(self._aclaimer.claim(connection, id, **properties))
+    claim = sync_method(_claim)
+    aclaim = async_method(_claim)
 
-    def claim_many(
-        self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
-    ) -> list[bool]:
+    def _failed(
+        self,
+        is_async: bool,
+        connection: Any,
+        id: str | UUID,
+        error: BaseException,
+        **properties: Unpack[Properties],
+    ) -> Steps[timedelta | None]:
+        """Count a failed attempt of your own loop. Returns the delay before the next attempt.
+
+        Call it after the rollback, in a transaction of its own. None means that there is no next
+        attempt: the message is a dead letter, by the retry policy of the inbox or because the error
+        is a Reject, and claim() returns False for it. Pass the payload, and the dead letter keeps
+        it. The properties are those of claim().
+        """
+        claims = self._async_claims if is_async else self._claims
+        policy: dict[str, Any] = {"retry": self._retry, "chance": self._chance.random()}
+        return claims.failed(connection, id, error, **policy, **properties)
+
+    failed = sync_method(_failed)
+    afailed = async_method(_failed)
+
+    def _claim_many(
+        self,
+        is_async: bool,
+        connection: Any,
+        messages: Sequence[str | UUID | Message],
+        *,
+        accept_retries: bool = False,
+    ) -> Steps[list[bool]]:
         """Claim many messages, given by id or as Message, in one round trip; see claim().
 
-        Messages are compared by their content_hash, where they have one.
+        Messages with a content_hash are compared by it.
         """
-        return run(self._claimer.claim_many(connection, messages, accept_retries=accept_retries))
+        claims = self._async_claims if is_async else self._claims
+        return claims.claim_many(connection, messages, accept_retries=accept_retries)
 
-    async def aclaim_many(
-        self, connection: Any, messages: Sequence[str | Message], *, accept_retries: bool = False
-    ) -> list[bool]:
-        """See claim_many()."""
-        steps = self._aclaimer.claim_many(connection, messages, accept_retries=accept_retries)
-        return await arun(steps)
+    claim_many = sync_method(_claim_many)
+    aclaim_many = async_method(_claim_many)
+
+    # -- inspection -------------------------------------------------------------------------------
+
+    def _status(self, is_async: bool) -> Steps[Status]:
+        """Counts, rates, workers and positions of this inbox."""
+        return read_status(self._context, is_async)
+
+    status = sync_method(_status)
+    astatus = async_method(_status)
+
+    def _rates(self, is_async: bool, *, since: datetime) -> Steps[Rates]:
+        """How many messages had which outcome since a time, to the minute."""
+        return read_rates(self._context, is_async, since)
+
+    rates = sync_method(_rates)
+    arates = async_method(_rates)
+
+    # -- wiring -----------------------------------------------------------------------------------
 
     def _process(
         self,
@@ -267,19 +332,18 @@ class Inbox:
         receiving: bool = False,
         advance: Advance | None = None,
     ) -> Steps[list[Outcome]]:
-        verb = "receive" if receiving else "process"
-        self._check_use(f"{'a' if is_async else ''}{verb}()", is_async)
+        self._check_use(is_async, "receive()" if receiving else "process()")
         batch = checked_deliveries(deliveries)
         if not batch:
             return []
-        database = yield from self._open(is_async)
+        database = yield from self._connection.open(is_async)
         items = read(batch, self.identity, self._registry, decode=not receiving)
-        slot = self._take_slot()
+        slot = self._slots.take()
         try:
             process = Process(
                 database=database,
                 unit=self._unit(is_async),
-                order=self._order,
+                ordering=self._ordering,
                 worker=worker_name(slot),
                 chance=self._chance,
                 receiving=receiving,
@@ -287,57 +351,55 @@ class Inbox:
             )
             return (yield from process.batch(items))
         finally:
-            self._give_back_slot(slot)
+            self._slots.release(slot)
 
-    def _check_use(self, verb: str, is_async: bool) -> None:
-        """Raise unless there are handlers, of this colour."""
-        self._registry.set_colour(is_async, verb)
+    def _check_use(self, is_async: bool, verb: str) -> None:
+        """Raise unless there are handlers, and they are sync or async as the call is."""
+        self._registry.set_colour(is_async, f"a{verb}" if is_async else verb)
         if not len(self._registry):
             raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
 
-    def _database_for(self, is_async: bool) -> Steps[Database]:
-        """The database, for work without handlers."""
-        if self._target.is_async is not None and self._target.is_async is not is_async:
-            raise ConfigurationError(
-                f"this inbox is {'async' if self._target.is_async else 'sync'}: its methods "
-                f"{'begin' if self._target.is_async else 'do not begin'} with an a, as in aretry()"
-            )
-        return (yield from self._open(is_async))
-
-    def _drain_once(self, batch: int, *, is_async: bool) -> Steps[Counter[Kind]]:
-        with self._working(batch) as worker:
-            drain = yield from self._drain(worker, is_async)
-            return (yield from drain.all())
-
-    def _drain(self, worker: Worker, is_async: bool) -> Steps[Drain]:
-        self._check_use("adrain()" if is_async else "drain()", is_async)
+    def _drain(self, worker: WorkerInfo, is_async: bool) -> Steps[Drain]:
+        self._check_use(is_async, "drain()")
         return Drain(
-            database=(yield from self._open(is_async)),
+            database=(yield from self._connection.open(is_async)),
             unit=self._unit(is_async),
             registry=self._registry,
-            order=self._order,
+            ordering=self._ordering,
             worker=worker,
             chance=self._chance,
-            hooks=self._hooks,
-            sequenced=getattr(self.identity, "is_sequenced", True),
         )
 
+    def _maintenance(self, drain: Drain, *, once: bool = False) -> Maintenance:
+        """The background tasks of a worker. A single pass does not wait for gaps, nor purge."""
+        parts = (drain.database, self._store, self.name)
+        tasks = [MaintenanceTask("replays", ReplayFeeder(*parts).step)]
+        if self.identity.is_sequenced:
+            gaps = GapSkipper(*parts, self._gaps)
+            if once:
+                gaps.hurry()
+            tasks.append(MaintenanceTask("gaps", gaps.step))
+        tasks.append(MaintenanceTask("hooks", HookRunner(*parts, self._hooks).step))
+        if not once:
+            tasks.append(purge_task(self.purge, self._context, drain.database))
+        return Maintenance(self.name, tasks)
+
     @contextmanager
-    def _working(self, batch: int) -> Iterator[Worker]:
+    def _working(self, batch: int) -> Iterator[WorkerInfo]:
         """A worker of this inbox, with a slot of its own."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ConfigurationError(f"batch is a number of messages from 1, not {batch!r}")
-        slot = self._take_slot()
+            raise ConfigurationError(f"batch must be a number of messages from 1, got {batch!r}")
+        slot = self._slots.take()
         try:
-            yield Worker(
+            yield WorkerInfo(
                 name=worker_name(slot),
                 incarnation=incarnation(),
                 batch=batch,
                 timeout=self._timeout,
-                patience=self._timeout + min(20.0, self._timeout / 2),
+                heartbeat_timeout=self._timeout + min(20.0, self._timeout / 2),
             )
         finally:
-            self._give_back_slot(slot)
+            self._slots.release(slot)
 
     def _unit(self, is_async: bool) -> Unit:
         return Unit(
@@ -351,82 +413,42 @@ class Inbox:
             notify=self._channel is not None,
         )
 
-    # Units that run at the same time count in different rows, so that none waits for another.
-
-    def _take_slot(self) -> int:
-        with self._lock:
-            slot = heapq.heappop(self._slots)
-            if not self._slots:
-                self._slots.append(slot + 1)
-            return slot
-
-    def _give_back_slot(self, slot: int) -> None:
-        with self._lock:
-            heapq.heappush(self._slots, slot)
-
     # -- lifecycle --------------------------------------------------------------------------------
 
-    def _open(self, is_async: bool) -> Steps[Database]:
-        with self._lock:
-            if self._database is None:
-                self._database = self._target.make(is_async)
-                self._opened_by = os.getpid()
-            elif self._opened_by != os.getpid():
-                raise ForkedInbox
-            database = self._database
-        if not self._ready:
-            yield from database.open()
-            yield from check_schema(database, self._store)
-            with self._lock:
-                self._ready = self._database is database
-        return database
-
-    def _close(self) -> Steps[None]:
-        with self._lock:
-            database, self._database, self._ready = self._database, None, False
-        if database is not None and self._opened_by == os.getpid():
-            yield from database.close()
-
-    def close(self) -> None:
+    def _close(self, is_async: bool) -> Steps[None]:
         """Close the connections that this inbox opened. It may be used again afterwards."""
-        run(self._close())
+        return self._connection.close()
 
-    async def aclose(self) -> None:
-        """See close()."""
-        await arun(self._close())
+    close = sync_method(_close)
+    aclose = async_method(_close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 
 _SECOND = timedelta(seconds=1)
 
 
-def _check_options(name: Any, identity: Any, unknown_type: Any, transaction_timeout: Any) -> None:
+def _check_options(name: Any, unknown_type: Any, transaction_timeout: Any) -> None:
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255 or "\0" in name:
         raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
     if unknown_type not in ("dead", "ignore"):
         raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
     if not isinstance(transaction_timeout, timedelta) or transaction_timeout < _SECOND:
         raise ConfigurationError("transaction_timeout is a timedelta of at least a second")
-    if identity is not None and (isinstance(identity, type) or not callable(identity)):
-        raise ConfigurationError(f"identity is a rule such as CloudEvents(), not {identity!r}")
+
+
+def _checked_retention(retention: Any) -> Retention | None:
+    checked = checked_retention(retention)
+    if checked is not None and checked.archive is not None:
+        folder_of(checked.archive)  # raises now what the first purge would raise
+    return checked

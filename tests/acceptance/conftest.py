@@ -18,7 +18,7 @@ from datetime import timedelta
 from oncebox import Inbox, Message, Reject, Retry, Transaction
 
 inbox = Inbox("billing", os.environ["DATABASE"], transaction_timeout=timedelta(seconds=1),
-              retry=Retry(max_attempts=2, first=timedelta(milliseconds=50)))
+              retry=Retry(max_attempts=2, initial_delay=timedelta(milliseconds=50)))
 
 @inbox.on("order")
 def write(message: Message, tx: Transaction) -> None:
@@ -70,7 +70,7 @@ def prefix() -> list[str]:
 
 @pytest.fixture
 def start(folder: Path, environment: dict[str, str], prefix: list[str]) -> Callable[..., Any]:
-    """Start the command; whoever starts it ends it."""
+    """Start the command; the test that starts it ends it."""
 
     def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         command = [*prefix, sys.executable, "-m", "oncebox", *arguments]
@@ -85,11 +85,11 @@ def oncebox(start: Callable[..., Any]) -> Command:
     """Run the command to its end."""
 
     def run(
-        *arguments: str, input: str | None = None, patience: float = 60
+        *arguments: str, input: str | None = None, heartbeat_timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         process = start(*arguments, stdin=stdin)
-        out, err = process.communicate(input, timeout=patience)
+        out, err = process.communicate(input, timeout=heartbeat_timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return run

@@ -12,7 +12,7 @@ import pytest
 
 from oncebox import Inbox, Reject, Retention
 from oncebox.testing import event
-from services import namespaces
+from support.services import namespaces
 
 from .conftest import Command, query
 
@@ -60,14 +60,14 @@ def aged(inbox: Inbox, database: str) -> None:
     noise = random.Random(1)
     data = [noise.randbytes(20_000).hex() for _ in range(3)]
     inbox.process([event("order", data[n], id=str(n + 1), key="k") for n in range(3)])
-    for table, column in (("inbox", "received_at"), ("minute", "minute")):
+    for table, column in (("inbox", "received_at"), ("minute_counter", "minute")):
         query(database, f"UPDATE oncebox_{table} SET {column} = {column} - 8 * 86400000000")
     inbox.process([event("order", "", id="new")])
 
 
 @pytest.fixture
 def purged(aged: None, inbox: Inbox) -> None:
-    assert inbox.housekeeping.purge().forgotten == 3
+    assert inbox.purge.run().purged == 3
 
 
 def ids(database: str) -> list[str]:
@@ -79,7 +79,7 @@ def files(place: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("purged")
-def test_what_was_purged_is_listed_checked_and_brought_back(
+def test_purged_messages_are_listed_checked_and_restored(
     oncebox: Command, database: str, place: Path
 ) -> None:
     assert ids(database) == ["new"]
@@ -89,9 +89,9 @@ def test_what_was_purged_is_listed_checked_and_brought_back(
     assert ".jsonl.gz" in listed.stdout
     (manifest,) = map(json.loads, oncebox("archive", "billing:inbox", "--json").stdout.splitlines())
     assert (manifest["count"], manifest["consumer"]) == (3, "billing")
-    assert "nothing was archived" in oncebox("archive", "billing:inbox", "--since", "1h").stdout
+    assert "no archived messages" in oncebox("archive", "billing:inbox", "--since", "1h").stdout
     checked = oncebox("archive", "billing:inbox", "--check")
-    assert (checked.returncode, checked.stdout) == (0, "1 of 1 files are sound\n")
+    assert (checked.returncode, checked.stdout) == (0, "1 of 1 files are intact\n")
 
     restore = ("archive", "billing:inbox", "--restore")
     unexplained = oncebox(*restore, "--yes", input="")
@@ -99,23 +99,23 @@ def test_what_was_purged_is_listed_checked_and_brought_back(
     assert "--why" in unexplained.stderr
     refused = oncebox(*restore, "--why", "a question", input="n\n")
     assert refused.returncode == 1, "asked, and refused"
-    assert "Bring up to 3 messages back" in refused.stderr
+    assert "Restore up to 3 messages" in refused.stderr
     assert ids(database) == ["new"]
     done = oncebox(*restore, *ACT, "--keep", "2h", "--json")
     assert json.loads(done.stdout) == {"files": 1, "messages": 3, "known": 0}, done.stderr
     assert ids(database) == ["1", "2", "3", "new"]
     again = oncebox(*restore, *ACT)
-    assert again.stdout.endswith("0 messages came back; 3 were there\n")
+    assert again.stdout.endswith("0 messages restored, 3 were not purged\n")
     held = json.loads(oncebox("purge", "billing:inbox", "--yes", "--json").stdout)
-    assert held["forgotten"] == 0
-    assert "messages were restored" in held["held_by"][0]
-    acts = query(database, "SELECT DISTINCT act, why FROM oncebox_action ORDER BY act")
-    assert acts == [("purge", "it was time"), ("restore", "a question")]
+    assert held["purged"] == 0
+    assert "messages were restored" in held["held_back_by"][0]
+    acts = query(database, "SELECT DISTINCT action, why FROM oncebox_audit ORDER BY action")
+    assert acts == [("purge", "older than the retention"), ("restore", "a question")]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("purged")
-def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
+def test_a_damaged_archive_is_reported_by_check_and_refused_by_restore(
     oncebox: Command, database: str, place: Path
 ) -> None:
     lines, manifest = files(place)
@@ -124,8 +124,8 @@ def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
     checked = oncebox("archive", "billing:inbox", "--check")
     assert checked.returncode == 1
     assert f"{lines.name} is damaged" in checked.stdout
-    assert "begun.jsonl.gz.part is not finished" in checked.stdout
-    assert checked.stdout.endswith("0 of 1 files are sound\n")
+    assert "begun.jsonl.gz.part is incomplete" in checked.stdout
+    assert checked.stdout.endswith("0 of 1 files are intact\n")
     found = oncebox("archive", "billing:inbox", "--check", "--json")
     assert found.returncode == 1
     assert (json.loads(found.stdout)["files"], len(json.loads(found.stdout)["damaged"])) == (1, 1)
@@ -151,11 +151,11 @@ def test_a_damaged_archive_is_told_by_a_check_and_refused_by_a_restoration(
         (("archive", "--at", "nowhere://x"), 2, "an archive at nowhere:// cannot be had"),
         (("archive", "--check", "--restore"), 2, "--check or --restore"),
         (("archive", "--restore", "--keep", "long"), 2, "write 90s, 15m, 2h or 7d"),
-        (("erase", *ACT), 2, "say which messages: --key, --id, ..."),
+        (("erase", *ACT), 2, "give at least one filter: --key, --id, ..."),
         (("erase", "--key", "k", "--yes"), 2, "--why"),
     ],
 )
-def test_mistakes_are_met_with_a_remedy(
+def test_mistakes_are_answered_with_advice(
     oncebox: Command, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     done = oncebox(arguments[0], "billing:inbox", *arguments[1:], input="")
@@ -165,7 +165,7 @@ def test_mistakes_are_met_with_a_remedy(
 
 
 @pytest.mark.usefixtures("aged")
-def test_payloads_are_erased_and_what_is_unfinished_is_counted(
+def test_payloads_are_erased_and_unfinished_messages_are_counted(
     oncebox: Command, database: str, inbox: Inbox
 ) -> None:
     erase = ("erase", "billing:inbox", "--key", "k")
@@ -173,7 +173,7 @@ def test_payloads_are_erased_and_what_is_unfinished_is_counted(
     preview = oncebox(*erase, "--dry-run")
     assert (preview.returncode, preview.stdout) == (
         0,
-        "3 messages match, and have something to erase\n",
+        "3 messages match and have content to erase\n",
     )
     assert json.loads(oncebox(*erase, "--dry-run", "--json").stdout) == {"would_erase": 3}
     assert oncebox(*erase, "--why", "x", input="n\n").returncode == 1, "asked, and refused"
@@ -188,9 +188,9 @@ def test_payloads_are_erased_and_what_is_unfinished_is_counted(
     left = oncebox(*erase, *ACT)
     assert (left.returncode, left.stdout) == (
         5,
-        "erase: 0 done, 1 left: unfinished, quarantined, in a replay or busy\n",
+        "erase: 0 done, 1 left: unfinished, quarantined, in a replay or locked\n",
     )
-    acts = "SELECT act, by_whom, message_id FROM oncebox_action ORDER BY message_id"
+    acts = "SELECT action, by_whom, message_id FROM oncebox_audit ORDER BY message_id"
     assert query(database, acts) == [("erase", "ada", id) for id in ("1", "2", "3")]
 
 
@@ -231,7 +231,7 @@ class TestOnADisk:
     @pytest.mark.crash
     @pytest.mark.usefixtures("aged")
     @pytest.mark.parametrize("room", ["none", "little", "read-only"])
-    def test_an_archive_that_has_no_room_costs_nothing_and_is_written_later(
+    def test_an_archive_without_disk_space_loses_nothing_and_is_written_later(
         self, oncebox: Command, database: str, disk: Disk, room: str
     ) -> None:
         kilobytes = {"none": 1024, "little": 1000}
@@ -253,7 +253,7 @@ class TestOnADisk:
         else:
             disk.run("mount", "-o", "remount,rw", "disk")
         done = oncebox("purge", "billing:inbox", "--yes")
-        assert (done.returncode, done.stdout) == (0, "3 messages were forgotten\n")
+        assert (done.returncode, done.stdout) == (0, "3 messages purged\n")
         assert ids(database) == ["new"]
         lines, manifest = sorted(disk.files())
         assert json.loads(disk.run("cat", manifest))["size"] == int(

@@ -1,10 +1,12 @@
-"""The command line, as operators meet it."""
+"""The commands of operators."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from oncebox import CloudEvents, Delivery, Inbox, testing
+from support.services import wait_until
 
 from .conftest import Command, event, query, write_events
 
@@ -37,7 +40,7 @@ def test_a_file_goes_through_and_everything_about_it_can_be_seen(
     status = json.loads(oncebox("status", "billing:inbox", "--json").stdout)
     assert {group["reason"]: group["count"] for group in status["dead"]} == {
         "rejected": 1,
-        "unknown type": 1,
+        "unknown_type": 1,
     }
     assert status["rates"]["60"]["duplicate"] == 1
     assert "duplicates absorbed" in oncebox("status", "billing:inbox").stdout
@@ -48,13 +51,13 @@ def test_a_file_goes_through_and_everything_about_it_can_be_seen(
     assert "dead (rejected)" in shown
     assert oncebox("show", "billing:inbox", "nobody").returncode == 3
     tail = oncebox("tail", "billing:inbox", "-n", "1").stdout
-    assert "unknown type" in tail
+    assert "unknown_type" in tail
 
 
 @pytest.mark.usefixtures("consumed")
 def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, database: str) -> None:
-    groups = oncebox("dead", "billing:inbox", "--json").stdout.splitlines()
-    assert sorted(json.loads(group)["reason"] for group in groups) == ["rejected", "unknown type"]
+    groups = oncebox("dead-letters", "billing:inbox", "--json").stdout.splitlines()
+    assert sorted(json.loads(group)["reason"] for group in groups) == ["rejected", "unknown_type"]
     act = ("billing:inbox", "--reason", "rejected", "--why", "a try", "--by", "ada")
     unexplained = ("retry", "billing:inbox", "--reason", "rejected")
     assert oncebox(*unexplained, "--dry-run").returncode == 0
@@ -62,7 +65,7 @@ def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, databa
     assert refused.returncode == 2
     assert "--why" in refused.stderr
     letter = oncebox("show", "billing:inbox", "reject").stdout
-    assert re.search(r"^letter +\d+$", letter, re.MULTILINE), letter
+    assert re.search(r"^dead letter +\d+$", letter, re.MULTILINE), letter
     assert re.search(r"^error +Reject", letter, re.MULTILINE), letter
     preview = oncebox("retry", *act, "--dry-run")
     assert preview.returncode == 0
@@ -70,15 +73,36 @@ def test_dead_letters_are_grouped_retried_and_discarded(oncebox: Command, databa
     assert query(database, "SELECT count(*) FROM oncebox_pending") == [(0,)]
     assert oncebox("retry", *act, input="n\n").returncode == 1, "asked, and refused"
     done = oncebox("retry", *act, "--yes", "--json")
-    assert json.loads(done.stdout) == {"act": "retry", "done": 1, "left": 0}
+    assert json.loads(done.stdout) == {"action": "retry", "done": 1, "left": 0}
     assert query(database, "SELECT count(*) FROM oncebox_pending") == [(1,)]
     assert oncebox("discard", "billing:inbox", "--all", "--why", "noise", "-y").returncode == 0
-    assert query(database, "SELECT act, by_whom, why FROM oncebox_action ORDER BY id")[0] == (
+    assert query(database, "SELECT action, by_whom, why FROM oncebox_audit ORDER BY id")[0] == (
         "retry",
         "ada",
         "a try",
     )
     assert oncebox("discard", "billing:inbox", "--all", "--why", "x", "-y").returncode == 3
+
+
+def test_a_crashed_worker_is_an_alarm_until_another_one_takes_over(
+    oncebox: Command, start: Callable[..., Any], database: str
+) -> None:
+    worker = start("run", "billing:inbox", "--from", "-", stdin=subprocess.PIPE)
+    drainers = "SELECT name FROM oncebox_worker"
+    wait_until(lambda: bool(query(database, drainers)), "no worker signs on")
+    ((name,),) = query(database, drainers)
+    worker.kill()  # the supervisor first, or it would start another one
+    os.kill(int(name.split(":")[1]), signal.SIGKILL)
+    worker.communicate(timeout=60)
+    check = ("status", "billing:inbox", "--check")
+    wait_until(lambda: oncebox(*check).returncode == 4, "it is not overdue")
+    assert re.search(r"s ago OVERDUE$", oncebox(*check).stdout, re.MULTILINE)
+    assert oncebox("worker", "billing:inbox").returncode == 0
+    shown = oncebox(*check)
+    assert shown.returncode == 0, shown.stdout
+    assert re.search(r"s ago, crashed, work taken over$", shown.stdout, re.MULTILINE)
+    (seen,) = json.loads(oncebox(*check, "--json").stdout)["workers"]
+    assert (seen["is_crashed"], seen["is_overdue"]) == (True, False)
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -95,15 +119,15 @@ def test_what_is_old_is_forgotten(oncebox: Command, database: str, folder: Path)
     purge = ("purge", "billing:inbox")
     write_events(folder / "one", "old")
     oncebox("run", "billing:inbox", "--from", f"file://{folder}/one")
-    for table, column in (("inbox", "received_at"), ("minute", "minute")):
+    for table, column in (("inbox", "received_at"), ("minute_counter", "minute")):
         query(database, f"UPDATE oncebox_{table} SET {column} = {column} - 8 * 86400000000")
-    assert "0 messages" in oncebox(*purge, "--dry-run").stdout, "nothing has come since"
+    assert "no messages are older" in oncebox(*purge, "--dry-run").stdout, "nothing has come since"
     write_events(folder / "two", "new")
     oncebox("run", "billing:inbox", "--from", f"file://{folder}/two")
-    assert json.loads(oncebox(*purge, "--dry-run", "--json").stdout)["would_forget"] == 1
+    assert json.loads(oncebox(*purge, "--dry-run", "--json").stdout)["would_purge"] == 1
     assert oncebox(*purge, input="n\n").returncode == 1, "asked, and refused"
     assert query(database, "SELECT count(*) FROM oncebox_inbox") == [(2,)]
-    assert json.loads(oncebox(*purge, "--yes", "--json").stdout)["forgotten"] == 1
+    assert json.loads(oncebox(*purge, "--yes", "--json").stdout)["purged"] == 1
     assert query(database, "SELECT message_id FROM oncebox_inbox") == [("new",)]
 
 
@@ -122,31 +146,31 @@ def past(ready: None, database: str) -> None:
 def test_messages_of_the_past_are_replayed(oncebox: Command, database: str) -> None:
     preview = oncebox("replay", "billing:inbox", "--type", "order", "--dry-run")
     assert preview.returncode == 0
-    assert "2 messages would run once more" in preview.stdout
-    assert "1 more match, but are in another state" in preview.stdout
+    assert "2 messages would run again" in preview.stdout
+    assert "1 more match but are in another state" in preview.stdout
     begun = oncebox("replay", "billing:inbox", "again", *ORDERS, "--no-wait", "--json")
     assert begun.returncode == 0, begun.stderr
     replay = json.loads(begun.stdout)
     assert (replay["name"], replay["state"], replay["total"]) == ("again", "running", 2)
     assert query(database, "SELECT count(*) FROM effects") == [(2,)]
-    assert oncebox("drain", "billing:inbox").returncode == 0
+    assert oncebox("worker", "billing:inbox").returncode == 0
     assert query(database, "SELECT id FROM effects ORDER BY id") == [("1",), ("1",), ("2",), ("2",)]
     shown = oncebox("replay", "billing:inbox", "again").stdout
     assert re.search(r"^again +done +2 +2 +0 +0 +0 +0 +0 ", shown, re.MULTILINE), shown
     assert '{"type":"order"}; by ada: a bug' in shown
-    assert "run 1 of replay 1 done" in oncebox("show", "billing:inbox", "1").stdout
+    assert "attempt 1 of replay 1 done" in oncebox("show", "billing:inbox", "1").stdout
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("past")
 def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str) -> None:
     replay = ("replay", "billing:inbox")
-    assert "nothing was replayed" in oncebox(*replay).stdout
+    assert "no replays" in oncebox(*replay).stdout
     odd = ("--by", "[red]eve[/red]\x1b[31m")
     begun = oncebox(*replay, "one", *ORDERS, *odd, "--no-wait", "--pace", "0.01")
     assert r"by [red]eve[/red]\x1b[31m: a bug" in begun.stdout, "it does not steer a terminal"
     oncebox(*replay, "two", *ORDERS, "--id", "1", "--since", "1h", "--no-wait")
-    assert oncebox("drain", "billing:inbox").returncode == 0
+    assert oncebox("worker", "billing:inbox").returncode == 0
     paced = oncebox(*replay, "one", "--pace", "0.02", "--why", "faster", "--json")
     assert json.loads(paced.stdout)["pace"] == 0.02
     cancel = (*replay, "one", "--cancel", "--why", "no bug")
@@ -159,7 +183,7 @@ def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str)
         ("two", "done", 1, 0),
         ("one", "cancelled", 1, 1),
     ]
-    assert query(database, "SELECT act, why FROM oncebox_action ORDER BY id") == [
+    assert query(database, "SELECT action, why FROM oncebox_audit ORDER BY id") == [
         ("replay", "a bug"),
         ("replay", "a bug"),
         ("pace", "faster"),
@@ -175,14 +199,14 @@ def test_a_replay_is_watched_until_it_is_over(
     oncebox: Command, start: Callable[..., Any], database: str
 ) -> None:
     watching = start("replay", "billing:inbox", "again", *ORDERS, "--json")
-    assert "nobody drains this inbox" in watching.stderr.readline()
+    assert "no worker is running" in watching.stderr.readline()
     leaving = start("replay", "billing:inbox", "other", *ORDERS, "--json")
-    assert "nobody drains this inbox" in leaving.stderr.readline()
+    assert "no worker is running" in leaving.stderr.readline()
     leaving.send_signal(signal.SIGINT)
     out, err = leaving.communicate(timeout=60)
     assert json.loads(out)["state"] == "running"
-    assert "it goes on; to look: oncebox replay APP other, to stop it: " in err
-    assert oncebox("drain", "billing:inbox").returncode == 0
+    assert "the replay continues; show it: oncebox replay APP other, stop it: " in err
+    assert oncebox("worker", "billing:inbox").returncode == 0
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, err
     assert (json.loads(out)["state"], json.loads(out)["done"]) == ("done", 2)
@@ -194,10 +218,10 @@ def test_a_replay_is_watched_until_it_is_over(
 @pytest.mark.usefixtures("past")
 def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: str) -> None:
     for arguments, code, says in (
-        (("x", "--type", "nothing"), 3, "0 messages would run once more"),
+        (("x", "--type", "nothing"), 3, "0 messages would run again"),
         (("--type", "order"), 2, "name the replay"),
-        (("x", "--type", "order", "--yes"), 2, "say why, it is written down"),
-        (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages once more?"),
+        (("x", "--type", "order", "--yes"), 2, "it is recorded in the audit log"),
+        (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages again?"),
         (("x", "--pace", "0", "--why", "x"), 2, "pace is a number of messages per second"),
         (("x", "--since", "soon"), 2, "write 2026-07-14, 2026-07-14T09:30 or 2h (ago)"),
         (("nobody",), 3, "there is no replay 'nobody' in this inbox"),
@@ -282,7 +306,7 @@ def test_settings_come_from_pyproject_and_the_environment(
     ("settings", "arguments", "says"),
     [
         ("worker = 2", ("status",), "unknown setting 'worker' in {}, did you mean 'workers'?"),
-        ("batch = 'many'", ("status",), "'batch' in {} is a whole number, not 'many'"),
+        ("batch = 'many'", ("status",), "'batch' in {} must be a whole number, got 'many'"),
         ("limit = 0", ("list", "billing:inbox"), "Invalid value for 'limit' in {}: 0 is not in"),
         ("from = 'flie:///'", ("run", "billing:inbox"), "pyproject.toml has settings: from"),
         ("= 3", ("status",), "pyproject.toml cannot be read: "),
@@ -343,9 +367,13 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
     shown = oncebox(*gaps).stdout
     assert re.search(r"^k +number 3 +2 +\d+ s ago$", shown, re.MULTILINE), shown
     status = oncebox("status", "numbered:inbox").stdout
-    assert re.search(r"^early +2 wait for numbers of 1 keys; ", status, re.MULTILINE), status
+    assert re.search(
+        r"^gaps +2 messages of 1 keys wait for missing sequence numbers, oldest ",
+        status,
+        re.MULTILINE,
+    ), status
     message = oncebox("show", "numbered:inbox", "e7").stdout
-    assert re.search(r"^state +early$", message, re.MULTILINE), message
+    assert re.search(r"^state +awaiting_sequence$", message, re.MULTILINE), message
     waits = r"^waits +for number 3 of its key: its own is 7$"
     assert re.search(waits, message, re.MULTILINE), message
 
@@ -356,19 +384,21 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
     assert (unexplained.returncode, "--why" in unexplained.stderr) == (2, True)
     act = (*skip, "--why", "lost", "--by", "ada")
     assert oncebox(*act, input="n\n").returncode == 1, "asked, and refused"
-    assert query(database, "SELECT count(*) FROM oncebox_action") == [(0,)]
+    assert query(database, "SELECT count(*) FROM oncebox_audit") == [(0,)]
     done = oncebox(*act, "--yes")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 skipped")
     (line,) = oncebox(*gaps, "--json").stdout.splitlines()
     found = json.loads(line)
-    assert (found["key"], found["next"], found["lowest"], found["early"]) == ("k", 5, 7, 1)
+    assert (found["key"], found["next"], found["lowest"], found["waiting"]) == ("k", 5, 7, 1)
     done = oncebox(*act, "--yes", "--json")
     assert json.loads(done.stdout) == {"skipped": 1}
-    assert query(database, "SELECT act, by_whom, why, reason FROM oncebox_action ORDER BY id") == [
+    assert query(
+        database, "SELECT action, by_whom, why, reason FROM oncebox_audit ORDER BY id"
+    ) == [
         ("skip", "ada", "lost", "key 'k': number 3"),
         ("skip", "ada", "lost", "key 'k': numbers 5 to 6"),
     ]
-    assert oncebox("drain", "numbered:inbox").stdout == "4 done\n"
+    assert oncebox("worker", "numbered:inbox").stdout == "4 done\n"
     assert query(database, "SELECT id FROM effects") == [("e1",), ("e2",), ("e4",), ("e7",)]
     again = oncebox(*act, "--yes")
-    assert (again.returncode, again.stdout) == (3, "no number is missing\n")
+    assert (again.returncode, again.stdout) == (3, "no sequence numbers are missing\n")

@@ -1,4 +1,4 @@
-"""The demo: it balances, and says so."""
+"""The demo balances, and reports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oncebox.demo.stream import Stream
+from oncebox.cli.demo.stream import Stream
 
 WIDE = ["postgres"] if "ONCEBOX_SOAK_LINES" in os.environ else []
 DEMO = [sys.executable, "-m", "oncebox", "demo", "--seconds", "6"]
@@ -33,7 +33,7 @@ def test_the_books_balance_under_kill_9(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The books of oncebox balance" in done.stdout
-    assert "1 dead letter rescued" in done.stdout
+    assert "1 dead letter retried" in done.stdout
     assert "truth" in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""A full disk: it is named, nothing is lost, and the run goes on once there is room."""
+"""A full disk is reported, nothing is lost, and the run continues once there is space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services import namespaces, wait_until
+from support.services import namespaces, wait_until
 
 from .conftest import Command, event
 
@@ -46,7 +46,7 @@ class Disk:
     def fill(self, but: int = 0) -> None:
         """Leave no room but some kilobytes."""
         free = int(self.run("df", "--output=avail", "-k", "disk").split()[-1])
-        assert free <= SIZE, "this is somebody's disk"
+        assert free <= SIZE, "this is a real disk"
         self.run("dd", "if=/dev/zero", "of=disk/ballast", "bs=1k", f"count={free - but}")
 
     def make_room(self) -> None:
@@ -85,7 +85,7 @@ def migrated(oncebox: Command, disk: Disk) -> None:
     disk.query("CREATE TABLE effects (id text)")
 
 
-def test_a_run_waits_on_a_full_disk_and_goes_on_once_there_is_room(
+def test_a_run_waits_on_a_full_disk_and_continues_once_there_is_space(
     start: Callable[..., Any], disk: Disk, events: Path, tmp_path: Path
 ) -> None:
     disk.fill(but=1_500)
@@ -93,8 +93,8 @@ def test_a_run_waits_on_a_full_disk_and_goes_on_once_there_is_room(
     with log.open("w") as err:
         run = start("run", "billing:inbox", "--from", f"file://{events}", stderr=err)
     try:
-        full = "waits for the database (the disk is full: OperationalError SQLITE_FULL)"
-        wait_until(lambda: full in log.read_text(), "nobody complains")
+        full = "database unavailable (the disk is full: OperationalError SQLITE_FULL)"
+        wait_until(lambda: full in log.read_text(), "no worker reports the full disk")
         before = int(disk.query("SELECT count(*) FROM effects"))
         assert 0 < before < LINES
         disk.make_room()
@@ -103,7 +103,7 @@ def test_a_run_waits_on_a_full_disk_and_goes_on_once_there_is_room(
         run.kill()
         run.communicate()
     assert disk.query("SELECT count(*), count(DISTINCT id) FROM effects") == f"{LINES} {LINES}"
-    assert disk.query("SELECT count(*) FROM oncebox_dead") == "0"
+    assert disk.query("SELECT count(*) FROM oncebox_dead_letter") == "0"
 
 
 def test_a_run_that_cannot_begin_on_a_full_disk_says_so(
@@ -112,7 +112,7 @@ def test_a_run_that_cannot_begin_on_a_full_disk_says_so(
     disk.fill()
     refused = oncebox("run", "billing:inbox", "--from", f"file://{events}")
     assert refused.returncode == 1
-    assert refused.stderr.startswith("error: no connection to the database (the disk is full: ")
+    assert refused.stderr.startswith("error: cannot connect to the database (the disk is full: ")
     assert "Traceback" not in refused.stderr
     disk.make_room()
     done = oncebox("run", "billing:inbox", "--from", f"file://{events}")

@@ -141,7 +141,7 @@ def test_an_example_does_what_its_readme_says_and_the_second_time_nothing(
         run(command)
     assert query(database, example.sql) == example.rows
     found = json.loads(run(status, "--json"))
-    assert (found["ready"], found["retrying"], found["parked"], found["dead"]) == (0, 0, 0, [])
+    assert (found["ready"], found["retrying"], found["blocked"], found["dead"]) == (0, 0, 0, [])
     assert found["rates"]["60"]["done"] == 4
     assert found["rates"]["60"]["duplicate"] == 6, "one of the file, all five of its copy"
 

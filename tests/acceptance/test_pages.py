@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kafka import Kafka
+from support.services.kafka import Kafka
 
 from .pages import Page
 
@@ -17,13 +17,13 @@ def test_the_quickstart_works_and_prints_what_it_says(tmp_path: Path) -> None:
     assert Page("quickstart.md").follow(tmp_path) >= 8
 
 
-def test_every_block_of_the_quickstart_is_of_a_kind_that_is_tested() -> None:
+def test_every_code_block_of_the_quickstart_is_tested() -> None:
     page = Page("quickstart.md")
     assert {block.language for block in page.blocks} == {"python", "sh", "text"}
     assert page.text.count("```") == 2 * len(page.blocks)
 
 
-def test_the_page_about_years_works_and_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_page_about_retention_works_and_prints_what_it_says(tmp_path: Path) -> None:
     assert Page("years.md").follow(tmp_path) >= 3
 
 

@@ -1,4 +1,4 @@
-"""oncebox run as process 1, as in a container: nobody above it cleans up, or ends it by force."""
+"""oncebox run as process 1, as in a container: no parent process reaps or kills its children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from services import namespaces, wait_until
+from support.services import namespaces, wait_until
 
 from .conftest import APP, Command, event, query, write_events
 
@@ -117,7 +117,7 @@ def test_process_one_reads_a_file_whole(oncebox: Command, database: str, events:
     assert effects(database) == ids
 
 
-def test_process_one_buries_orphans_and_stops_when_it_is_told(
+def test_process_one_reaps_orphans_and_stops_on_a_signal(
     follow: Callable[..., Any], database: str, events: Path
 ) -> None:
     run = follow()
@@ -126,9 +126,11 @@ def test_process_one_buries_orphans_and_stops_when_it_is_told(
         write_event(events, "1", "parent")
         wait_until(lambda: effects(database) == ["1"], "nothing is read")
         wait_until(lambda: len(commands(one.children(), "sleep", "612")) == 2, "no orphans")
-        (consumer,) = commands(one.children(recursive=True), "worker", "consume")
+        (consumer,) = commands(one.children(recursive=True), "worker-process", "consumer")
         consumer.kill()
-        wait_until(lambda: len(commands(one.children(), "sleep")) == 3, "nobody outlives it")
+        wait_until(
+            lambda: len(commands(one.children(), "sleep")) == 3, "its children do not outlive it"
+        )
         for orphan in commands(one.children(), "sleep"):
             orphan.kill()
         wait_until(lambda: not zombies(one), "zombies pile up")
@@ -140,8 +142,8 @@ def test_process_one_buries_orphans_and_stops_when_it_is_told(
         run.kill()
         run.communicate()
     assert run.returncode == 0, err
-    assert "ended with signal SIGKILL: it is started again" in err, "its own child is its own"
-    assert err.count("it is started again") == 1
+    assert "ended with signal SIGKILL: restarting" in err, "its own child is its own"
+    assert err.count("restarting in") == 1
     assert query(database, "SELECT owner FROM oncebox_position") == [(None,)], "it signed off"
 
 
@@ -164,7 +166,7 @@ def test_process_one_is_ended_by_a_signal_before_it_runs(
 def test_ctrl_c_in_the_terminal_of_process_one_is_one_signal(
     follow: Callable[..., Any], database: str, folder: Path, events: Path
 ) -> None:
-    """A second one would end what is in hands."""
+    """A second signal would end the batch in flight."""
     ours, theirs = pty.openpty()
     run = follow(
         stdin=theirs,

@@ -1,25 +1,23 @@
-"""oncebox run: workers that die, hang, stop; and nothing is lost."""
+"""oncebox run: workers crash, hang or stop, and nothing is lost."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services import wait_until
-from services.postgres import Postgres
+from support.services import wait_until
+from support.services.postgres import Postgres
 
 from .conftest import query, write_events
+from .processes import complaints, is_ready, workers
 
 pytestmark = [pytest.mark.usefixtures("ready"), pytest.mark.crash]
 
@@ -36,34 +34,6 @@ def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def workers(port: int) -> list[dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=5) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["workers"]
-            return found
-    except OSError:
-        return []
-
-
-def complaints(port: int) -> list[str]:
-    """Why it is not ready."""
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
-    except urllib.error.HTTPError as answer:
-        with answer:
-            found: list[str] = json.load(answer)["why"] if answer.code == 503 else []
-            return found
-    return []
-
-
-def is_ready(port: int) -> bool:
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
-    except (urllib.error.HTTPError, OSError):
-        return False
-    return True
 
 
 def effects(database: str) -> list[str]:
@@ -92,9 +62,42 @@ def test_workers_that_are_killed_are_started_again_and_nothing_is_lost(
         run.terminate()
         _, err = run.communicate(timeout=30)
     assert run.returncode == 0, err
-    assert "it is started again" in err
+    assert "restarting in" in err
     assert query(database, "SELECT owner FROM oncebox_position") == [(None,)], "it signed off"
     assert query(database, "SELECT count(*) FROM oncebox_worker")[0][0] <= 3
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_workers_wait_for_a_server_that_is_read_only_and_say_so(
+    start: Callable[..., Any], database: str, events: Path, port: int
+) -> None:
+    name = database.rpartition("/")[2]
+    writable = f"{database}?options=-c%20default_transaction_read_only%3Doff"
+    run = start(
+        "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--health", str(port)
+    )
+    try:
+        wait_until(lambda: is_ready(port), "it does not get ready")
+        query(writable, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        query(
+            writable,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+        write_events(events, "1")
+        wait_until(
+            lambda: all("the server is read-only" in why for why in complaints(port) or [""]),
+            "nothing is said of it",
+        )
+        query(writable, f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        wait_until(lambda: effects(database) == ["1"], "it does not go on")
+        wait_until(lambda: is_ready(port), "it does not get ready again")
+        assert not any(worker["restarts"] for worker in workers(port))
+    finally:
+        run.terminate()
+        _, err = run.communicate(timeout=30)
+    assert run.returncode == 0, err
+    assert "database unavailable (the server is read-only" in err
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -105,10 +108,8 @@ def test_a_message_that_kills_ends_dead_and_the_others_go_through(
     run = start("run", "billing:inbox", "--from", f"file://{events}?follow=1")
     try:
         wait_until(lambda: effects(database) == ["1", "2", "3"], "the others wait")
-        dead = "SELECT message_id, reason FROM oncebox_dead"
-        wait_until(
-            lambda: query(database, dead) == [("kill", "killed its process")], "it never dies"
-        )
+        dead = "SELECT message_id, reason FROM oncebox_dead_letter"
+        wait_until(lambda: query(database, dead) == [("kill", "crashed")], "it never dies")
     finally:
         run.terminate()
         run.communicate(timeout=30)
@@ -177,7 +178,7 @@ def test_it_is_not_ready_but_alive_while_the_database_is_away(
         assert complaints(port) == []
         before = workers(port)
         postgres.crash()
-        waiting = ["consume 1 waits for the database", "drain 1 waits for the database"]
+        waiting = ["consumer 1 waits for the database", "worker 1 waits for the database"]
         wait_until(lambda: complaints(port) == waiting, "nobody notices")
         assert [w["pid"] for w in workers(port)] == [w["pid"] for w in before], "it is alive"
         postgres.restart()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from services import wait_until
+from support.services import wait_until
 
 from .conftest import event, query
 
@@ -66,7 +66,7 @@ def harass(run: Any, port: int, deadline: float) -> int:
 @pytest.mark.crash
 @pytest.mark.timeout(0 if LINES > 10_000 else 120)
 @pytest.mark.usefixtures("ready")
-def test_every_line_takes_effect_once_whoever_is_killed(
+def test_every_line_takes_effect_once_although_processes_are_killed(
     start: Callable[..., Any], oncebox: Callable[..., Any], database: str, spool: Path
 ) -> None:
     with socket.socket() as probe:
@@ -82,13 +82,13 @@ def test_every_line_takes_effect_once_whoever_is_killed(
     # A message that was running alone when its worker was killed waits for its timeout.
     pending = "SELECT count(*) FROM oncebox_pending"
     wait_until(
-        lambda: oncebox("drain", "billing:inbox") and query(database, pending) == [(0,)],
+        lambda: oncebox("worker", "billing:inbox") and query(database, pending) == [(0,)],
         "something is left",
     )
     assert kills
     assert query(database, total) == [(wanted, wanted)]
     query(database, "DELETE FROM oncebox_position")
-    again = oncebox(*arguments, patience=PATIENCE)
+    again = oncebox(*arguments, heartbeat_timeout=PATIENCE)
     assert query(database, total) == [(wanted, wanted)], "the second time changes nothing"
     absorbed = re.search(r"([\d,]+) duplicates absorbed", again.stderr)
     assert absorbed is not None, again.stderr

@@ -17,11 +17,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from oncebox import Delivery, Inbox, Outcome, unit
-from oncebox.database.psycopg import PsycopgWork
-from oncebox.database.sqlite import SqliteWork
-from oncebox.store.postgres import PostgresStore
-from oncebox.store.sqlite import SqliteStore
+from oncebox import Delivery, Inbox, Outcome
+from oncebox.processing import unit_of_work as unit
+from oncebox.storage.drivers.psycopg.database import PsycopgWork
+from oncebox.storage.drivers.sqlite.database import SqliteWork
+from oncebox.storage.postgres import PostgresStore
+from oncebox.storage.sqlite import SqliteStore
 from oncebox.testing import event
 
 BATCH = 5
@@ -140,7 +141,7 @@ def make_inbox(url: str, point: Point, **options: Any) -> Inbox:
 
 
 def consume(inbox: Inbox, folder: Path, point: Point) -> None:
-    """Process everything from the start, as after a rebalance, and note what may be settled."""
+    """Process everything from the start, as after a rebalance, and record what may be acked."""
     deliveries = read_deliveries(folder)
     with (folder / "settled").open("a") as settled:
         for start in range(0, len(deliveries), BATCH):
@@ -153,7 +154,7 @@ def consume(inbox: Inbox, folder: Path, point: Point) -> None:
 
 
 def read_settled(folder: Path) -> list[tuple[str, str]]:
-    """The ids that were settled and what became of them; a torn last line was never written."""
+    """The acked ids and their outcomes; an incomplete last line is ignored."""
     lines = (folder / "settled").read_text().split("\n")[:-1]
     return [tuple(line.split(" ")) for line in lines]  # type: ignore[misc]
 

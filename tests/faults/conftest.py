@@ -1,4 +1,4 @@
-"""What a fault leaves behind is swept up with its test, and not found by a later one."""
+"""Fixtures of the fault tests: worker processes, and the clean-up after a fault."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from faults.staff import Nursery, Staff
-from worlds import World
+from faults.worker_pool import WorkerPool
+from support.fork_server import ForkServer
+from support.worlds import World
 
 
 @pytest.fixture(autouse=True)
 def swept() -> Iterator[None]:
-    """Collect connections whose closing was made to fail: nobody can close them any more."""
+    """Collect connections whose closing was made to fail: they cannot be closed any more."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -23,16 +24,16 @@ def swept() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Where worker processes come from."""
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer("faults.crashing_worker")
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
-def staff(world: World, nursery: Nursery, tmp_path: Path) -> Iterator[Staff]:
+def pool(world: World, fork_server: ForkServer, tmp_path: Path) -> Iterator[WorkerPool]:
     """Worker processes for one test, none of which outlives it."""
-    staff = Staff(world, nursery, tmp_path)
-    yield staff
-    staff.close()
+    pool = WorkerPool(world, fork_server, tmp_path)
+    yield pool
+    pool.close()

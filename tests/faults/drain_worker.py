@@ -2,10 +2,10 @@
 
     python -m faults.drain_worker URL FOLDER [GUARD]
 
-A nursery: it has everything imported, starts workers by fork, and ends them when its own input
+A fork server: it has everything imported, starts workers by fork, and ends them when its own input
 ends. A line on its input is `start ROLE NUMBER` or `reap PID`; its answers are process numbers and
 exit codes. The roles are consumer, receiver, drainer and operator. FOLDER/source says what there is
-to consume. GUARD names a guard that is taken out, to see whether anybody notices.
+to consume. GUARD names a guard that is taken out, to see whether the model finds violations.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from oncebox import DeadLetter, Delivery, Drainer, Inbox, Reject, Retry, RetryAfter
+import oncebox.processing.search_floors
+import oncebox.services
+from oncebox import DeadLetter, Delivery, Inbox, Reject, Retry, RetryAfter
 from oncebox.errors import DatabaseUnavailable, NotFound
-from oncebox.store.postgres import PostgresStore
-from oncebox.store.sqlite import SqliteStore
+from oncebox.storage.postgres import PostgresStore
+from oncebox.storage.sqlite import SqliteStore
 from oncebox.testing import event
+from support.internals import store_of
 
 NAME = "torture"
 TIMEOUT = timedelta(seconds=1)
@@ -42,16 +45,19 @@ STATEMENTS = (
     "claim",
     "receive",
     "take",
+    "raise_floors",
     "remove",
     "record",
-    "put_off",
-    "take_alone",
-    "absolve",
-    "lock_dead",
-    "revive",
-    "put_away",
+    "postpone",
+    "take_isolated",
+    "undo_crash",
+    "lock_dead_letters",
+    "retry_dead_letters",
+    "discard_dead_letters",
 )
-QUICK = Retry(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=100), max_attempts=8)
+QUICK = Retry(
+    initial_delay=timedelta(milliseconds=20), max_delay=timedelta(milliseconds=100), max_attempts=8
+)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -84,7 +90,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Source:
     """Partitions as a broker hands them out: from the settled position or from before it, with
-    other cuts each time, to whoever asks."""
+    other cuts each time, to every worker that asks."""
 
     entry: ClassVar[type[Entry]] = Entry
 
@@ -99,7 +105,7 @@ class Source:
         (folder / "source").write_text(json.dumps(rows))
 
     def fetch(self, chance: random.Random) -> tuple[int, int, list[Delivery]] | None:
-        """A partition, the position behind the batch, and the batch; None if all is settled."""
+        """A partition, the position behind the batch, and the batch; None if all is acked."""
         if not (ends := self._ends()):
             return None
         number = chance.choice(list(ends))
@@ -117,7 +123,7 @@ class Source:
         return not self._ends()
 
     def _ends(self) -> dict[int, int]:
-        """The partitions that are not settled, and how far they may be read."""
+        """The partitions that are not acked to their end, and how far they may be read."""
         parts = enumerate(self._partitions)
         return {n: len(part) for n, part in parts if self._settled(n) < len(part)}
 
@@ -134,7 +140,7 @@ class Source:
 
 
 def append(path: Path, line: str) -> None:
-    """Add a line, whole or not at all, whoever else does so."""
+    """Add a line, whole or not at all, also if other processes do so."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, f"{line}\n".encode())
@@ -146,7 +152,7 @@ def append(path: Path, line: str) -> None:
 
 
 class Steps:
-    """The handler: it takes a step of its key, and looks whether that was the next one."""
+    """The handler: it takes a step of its key, and checks that it was the next one."""
 
     def __init__(self, folder: Path, chance: random.Random, *, is_postgres: bool) -> None:
         self._folder = folder
@@ -170,7 +176,7 @@ class Steps:
 
     @contextmanager
     def _at(self, entry: Entry, tx: Any) -> Iterator[int]:
-        """The last step of a key, while nobody else may want it."""
+        """The last step of a key, while no other worker may change it."""
         sql = "SELECT number FROM last WHERE key = :key"
         if self._is_postgres:
             yield self._locked(entry, sql, tx)
@@ -210,14 +216,14 @@ class Steps:
 
 def _is_discarded(entry: Entry, tx: Any) -> bool:
     found = tx.execute(
-        "SELECT count(*) FROM oncebox_action WHERE act = 'discard' AND message_id = :id",
+        "SELECT count(*) FROM oncebox_audit WHERE action = 'discard' AND message_id = :id",
         id=entry.id,
     )
     return bool(found.one()[0])
 
 
 def doze(chance: random.Random, probability: float) -> None:
-    """Chance, not a condition: nobody waits for the end of this."""
+    """Sleep at random: no condition ends this."""
     if chance.random() < probability:
         time.sleep(chance.uniform(0.0, 0.01))
 
@@ -238,17 +244,27 @@ def drowsy(chance: random.Random, steps: Callable[..., Any]) -> Callable[..., An
 
 
 def lock_no_keys() -> None:
-    """Everybody locks something, but never what somebody else locks."""
+    """Each worker locks something, but never what another worker locks."""
     numbers = count(random.getrandbits(60))
     PostgresStore._locks = lambda *_: [next(numbers)]  # type: ignore[method-assign]
 
 
-def park_nothing() -> None:
+def block_nothing() -> None:
     for store in (PostgresStore, SqliteStore):
         setattr(store, "_park", lambda *_: iter(()))  # noqa: B010
 
 
-GUARDS: Mapping[str, Callable[[], None]] = {"key locks": lock_no_keys, "parking": park_nothing}
+def search_from_floors() -> None:
+    """No guard is missing: every search begins at the floors, whether it would be slow or not."""
+    oncebox.processing.search_floors.IN_A_ROW = 0
+    oncebox.processing.search_floors.RAISE_EVERY = 0.0
+
+
+GUARDS: Mapping[str, Callable[[], None]] = {
+    "key locks": lock_no_keys,
+    "blocking": block_nothing,
+    "full searches": search_from_floors,
+}
 """How to work without a guard."""
 
 
@@ -279,7 +295,7 @@ class Stopping:
 
 
 class Worker:
-    """Somebody who works on the inbox until it is told to stop, or killed."""
+    """A process that works on the inbox until it is stopped or killed."""
 
     statements: ClassVar[tuple[str, ...]] = STATEMENTS
     read: ClassVar[type[Source]] = Source
@@ -293,7 +309,7 @@ class Worker:
         self.is_postgres = url.startswith("postgresql")
         self.inbox = self.open()
         self.stopping = Stopping()
-        store = self.inbox._store
+        store = store_of(self.inbox)
         for name in self.statements:
             setattr(store, name, drowsy(self.chance, getattr(store, name)))
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
@@ -317,7 +333,7 @@ class Worker:
         self._consume(self.inbox.receive)
 
     def _consume(self, take: Callable[[list[Delivery]], Any]) -> None:
-        """Until everything is settled, by whomever; what raises is delivered again."""
+        """Consume until everything is acked by any worker; what raises is delivered again."""
         while not self.stopping.is_set() and (batch := self.source.fetch(self.chance)):
             number, position, deliveries = batch
             with suppress(DatabaseUnavailable):
@@ -326,22 +342,24 @@ class Worker:
 
     def drainer(self) -> None:
         """Run what was stored."""
-        drainer = Drainer(self.inbox, batch=self.chance.choice((3, 10, 30)), poll=0.05)
+        drainer = oncebox.services.Worker(
+            self.inbox, batch=self.chance.choice((3, 10, 30)), poll=0.05
+        )
         self.stop = drainer.stop  # type: ignore[method-assign]
         if not self.stopping.is_set():
             drainer.run()
 
     def operator(self) -> None:
-        """Put dead letters back or away, some or one or those of a key."""
+        """Retry or discard dead letters: some, one, or those of a key."""
         while not self.stopping.wait(self.chance.uniform(0.01, 0.05)):
             with suppress(DatabaseUnavailable, NotFound):
-                self._act_on(self.inbox.dead.find(limit=20))
+                self._act_on(self.inbox.dead_letters.find(limit=20))
 
     def _act_on(self, letters: Sequence[DeadLetter]) -> None:
         chosen = [letter for letter in letters if self.chance.random() < 0.4]
-        act = self.inbox.dead.retry
+        act = self.inbox.dead_letters.retry
         if self.chance.random() < 0.4:
-            act = self.inbox.dead.discard
+            act = self.inbox.dead_letters.discard
         if chosen and chosen[0].key and self.chance.random() < 0.3:
             act(key=chosen[0].key, state="dead", why="by key")
         elif chosen:
@@ -352,26 +370,26 @@ def make_inbox(url: str) -> Inbox:
     return Inbox(NAME, url, retry=QUICK, transaction_timeout=TIMEOUT)
 
 
-# -- the nursery ----------------------------------------------------------------------------------
+# -- the fork server ------------------------------------------------------------------------------
 
 
-def nurse(kind: type[Worker], url: str, folder: str, guard: str = "") -> None:
+def serve_forks(kind: type[Worker], url: str, folder: str, guard: str = "") -> None:
     source = kind.read(Path(folder))
     children: set[int] = set()
-    # Who is told to stop before it knows how to, stops as soon as it does.
+    # A worker that gets SIGTERM before it has a handler for it stops as soon as it has one.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         for line in sys.stdin:
-            verb, *arguments = line.split()
-            if verb == "start":
-                role, seed = arguments
+            request = json.loads(line)
+            if "start" in request:
+                role, seed = request["start"], request["seed"]
                 take_out = kind.guards[guard] if guard else None
                 make = partial(kind, url, Path(folder), source, seed)
                 answer = start(make, role, take_out)
                 children.add(answer)
             else:
-                answer = reap(int(arguments[0]))
-                children.discard(int(arguments[0]))
+                answer = reap(request["reap"])
+                children.discard(request["reap"])
             print(answer, flush=True)
     finally:
         for pid in children:
@@ -403,4 +421,4 @@ def reap(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    nurse(Worker, *sys.argv[1:])
+    serve_forks(Worker, *sys.argv[1:])

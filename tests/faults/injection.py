@@ -1,7 +1,7 @@
 """Injection: runners that let one chosen call to the database go wrong.
 
 All database work is written as generators of calls. The runners here stand in for those of
-oncebox.database.steps, count the calls, also those that handlers cause, and spoil one of them.
+oncebox.storage.steps, count the calls, also those that handlers cause, and spoil one of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import psycopg
 import pytest
 from sqlalchemy import exc
 
-from oncebox.database import steps
-from services import wait_until
-from worlds import World
+from oncebox.storage import steps
+from support.services import wait_until
+from support.worlds import World
 
-_PLACES = ("oncebox.inbox", "oncebox.database.transaction")
+_PLACES = ("oncebox.operations.methods", "oncebox.storage.drivers.transaction")
 
 
 class Injector:

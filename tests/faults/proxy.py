@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose wires can be cut."""
+"""A TCP proxy on loopback whose connections can be cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Proxy:
-    """Forwards connections to a server until told otherwise."""
+    """Forwards connections to a server until they are cut."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
@@ -41,14 +41,21 @@ class Proxy:
             wire.cut()
 
     def desert(self) -> None:
-        """End the clients' side of all connections; the server is told nothing."""
+        """End the clients' side of all connections; the server is not notified."""
         for wire in self._live():
             wire.desert()
 
     def blackhole(self) -> None:
-        """Keep all connections open, but pass on nothing that the server says from now on."""
+        """Keep all connections open, but pass on nothing that the server says from now on, nor
+        that it closes them."""
         for wire in self._live():
             wire.silent = True
+
+    def refuse(self) -> None:
+        """Accept no more connections."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def _live(self) -> list[Wire]:
         with self._lock:
@@ -66,9 +73,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.refuse()
         for wire in self._live():
             wire.close()
 
@@ -94,7 +99,7 @@ class Wire:
             self._server.shutdown(socket.SHUT_RDWR)
 
     def desert(self) -> None:
-        """End the client's side only: the server's session goes on, and does not know."""
+        """End the client's side only: the server's session continues and is not notified."""
         self.silent = True
         with suppress(OSError):
             self._client.shutdown(socket.SHUT_RDWR)
@@ -119,5 +124,6 @@ class Wire:
             while data := self._server.recv(65536):
                 if not self.silent:
                     self._client.sendall(data)
-        with suppress(OSError):
-            self._client.shutdown(socket.SHUT_RDWR)
+        if not self.silent:
+            with suppress(OSError):
+                self._client.shutdown(socket.SHUT_RDWR)

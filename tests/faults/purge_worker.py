@@ -2,8 +2,8 @@
 
     python -m faults.purge_worker
 
-is a nursery: it has everything imported, reads one request per line, forks a purge for each, and
-says how that ended. A step is a call to the database, or one that changes files of the archive;
+is a fork server: it has everything imported, reads one request per line, forks a purge for each,
+and says how that ended. A step is a call to the database, or one that changes files of the archive;
 they are counted from where the mark is set, for nothing is changed before.
 """
 
@@ -18,10 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from faults.child import wrap
-from oncebox import Inbox, Retention, archive, folder, forgetting, housekeeping
-from oncebox.database import steps
-from oncebox.store.postgres import PostgresStore
-from oncebox.store.sqlite import SqliteStore
+from oncebox import Inbox, Retention
+from oncebox.operations import methods
+from oncebox.operations import purge_pass as forgetting
+from oncebox.operations.archive import format as archive
+from oncebox.operations.archive import location as folder
+from oncebox.storage import steps
+from oncebox.storage.postgres import PostgresStore
+from oncebox.storage.sqlite import SqliteStore
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove")
 
@@ -98,14 +102,14 @@ def make_inbox(url: str, place: str | None) -> Inbox:
 
 def purge(url: str, place: str | None, last: int) -> None:
     watched = Steps(last)
-    housekeeping.run = watched.run
+    setattr(methods, "run", watched.run)  # noqa: B010
     forgetting.AT_ONCE = 2
     for store in (PostgresStore, SqliteStore):
-        wrap(store, "set_mark", before=watched.begin)
+        wrap(store, "set_watermark", before=watched.begin)
     if place is not None:
         watched.watch_files(place)
     with make_inbox(url, place) as inbox:
-        inbox.housekeeping.purge()
+        inbox.purge.run()
 
 
 def main() -> None:

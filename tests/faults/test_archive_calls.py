@@ -6,18 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from test_archive import Shop
 
 from faults.injection import AnswerBroken, CutAfter, Fault, Injector, Refused
 from oncebox import Retention
-from oncebox.archive import manifests, records
-from oncebox.folder import folder_of
-from worlds import World, order
+from oncebox.operations.archive.format import manifests, records
+from oncebox.operations.archive.location import folder_of
+from support.archives import ArchiveHarness
+from support.worlds import World, order
 
 # A connection whose opening was answered by an injected error is left to the garbage collector.
 pytestmark = [
@@ -28,31 +30,31 @@ pytestmark = [
 
 MESSAGES = 3
 PASSES = 5
-"""How often it is tried after a fault: what that left behind may raise, but not for ever."""
+"""How often it is tried after a fault: what that left behind may raise, but not forever."""
 QUICK = 7
-"""Every so many calls, unless there is time for all."""
+"""Every seventh call, unless there is time for all."""
 
 
-class Attic:
+class ArchiveFaults:
     """Messages that are put away and taken out again, while another call goes wrong each time."""
 
     def __init__(self, world: World, injector: Injector, place: Path) -> None:
         self.world = world
         self.place = place
         self.injector = injector
-        self.shop = Shop(world, place)
+        self.harness = ArchiveHarness(world, place)
 
     def fail_every_call(self, fault: Fault, step: int) -> None:
         for number in count(1, step):
             ids = self._fill(number)
-            before = self.shop.truth()
-            missed = self._spoil(number, fault, self.shop.purge)
+            before = self.harness.truth()
+            missed = self._spoil(number, fault, self.harness.purge)
             assert set(ids) <= self._known() | self._archived()
-            self._repeat(self.shop.purge, lambda: not self._known())
+            self._repeat(self.harness.purge, lambda: not self._known())
             assert set(ids) == self._archived()
             missed &= self._spoil(number, fault, self._restore)
-            self._repeat(self._restore, lambda ids=ids: set(ids) == self._known())
-            assert self.shop.truth() == before
+            self._repeat(self._restore, partial(self._are_known, ids))
+            assert self.harness.truth() == before
             if missed:
                 assert number > 20
                 return
@@ -61,24 +63,25 @@ class Attic:
         """Old messages, in an archive of their own; one was run later than it came."""
         ids = [f"{number}/{n}" for n in range(MESSAGES)]
         archive = str(self.place / str(number))
-        self.shop.inbox.retention = Retention(days=7, archive=archive)
+        retention = Retention(days=7, archive=archive)
+        msgspec.structs.force_setattr(self.harness.inbox._context, "retention", retention)
         for table in ("inbox", "attempt"):
             self.world.execute(f"DELETE FROM oncebox_{table}")
-        self.world.receive(self.shop.inbox, [order(ids[0])])
-        self.world.drain(self.shop.inbox)
-        self.world.process(self.shop.inbox, [order(id) for id in ids[1:]])
+        self.world.receive(self.harness.inbox, [order(ids[0])])
+        self.world.drain(self.harness.inbox)
+        self.world.process(self.harness.inbox, [order(id) for id in ids[1:]])
         week = "interval '8 days'" if self.world.is_postgres else "8 * 86400000000"
         self.world.execute(
             f"UPDATE oncebox_inbox SET received_at = received_at - {week}, "
-            f"minted_at = received_at - {week}"
+            f"produced_at = received_at - {week}"
         )
         return ids
 
     def _restore(self) -> None:
-        self.shop.restore(keep=timedelta(0))
+        self.harness.restore(keep=timedelta(0))
 
     def _spoil(self, number: int, fault: Fault, work: Callable[[], Any]) -> bool:
-        """Let a call go wrong; says whether there are not so many."""
+        """Let a call fail; True if there are fewer calls than that."""
         self.injector.arm(number, fault)
         with suppress(Exception):
             work()
@@ -94,11 +97,14 @@ class Attic:
         work()
         assert condition()
 
+    def _are_known(self, ids: list[str]) -> bool:
+        return set(ids) == self._known()
+
     def _known(self) -> set[str]:
         return {id for (id,) in self.injector.query("SELECT message_id FROM oncebox_inbox")}
 
     def _archived(self) -> set[str]:
-        retention = self.shop.inbox.retention
+        retention = self.harness.inbox.retention
         assert retention is not None
         assert retention.archive is not None
         folder = folder_of(retention.archive)
@@ -111,11 +117,11 @@ class Attic:
 
 
 @pytest.fixture
-def attic(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attic]:
+def faults(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[ArchiveFaults]:
     injector = Injector(world, monkeypatch)
-    for place in ("oncebox.housekeeping", "oncebox.archives"):
-        monkeypatch.setattr(f"{place}.run", injector.run)
-    yield Attic(world, injector, tmp_path)
+    yield ArchiveFaults(world, injector, tmp_path)
     injector.close()
 
 
@@ -125,16 +131,16 @@ all_calls = pytest.mark.parametrize(
 
 
 @all_calls
-def test_an_error_at_any_call_loses_nothing(attic: Attic, step: int) -> None:
-    attic.fail_every_call(Refused(), step)
+def test_an_error_at_any_call_loses_nothing(faults: ArchiveFaults, step: int) -> None:
+    faults.fail_every_call(Refused(), step)
 
 
 @all_calls
-def test_an_error_after_any_call_loses_nothing(attic: Attic, step: int) -> None:
-    attic.fail_every_call(AnswerBroken(), step)
+def test_an_error_after_any_call_loses_nothing(faults: ArchiveFaults, step: int) -> None:
+    faults.fail_every_call(AnswerBroken(), step)
 
 
 @pytest.mark.only(("psycopg",))
 @all_calls
-def test_a_connection_lost_after_any_call_loses_nothing(attic: Attic, step: int) -> None:
-    attic.fail_every_call(CutAfter(), step)
+def test_a_connection_lost_after_any_call_loses_nothing(faults: ArchiveFaults, step: int) -> None:
+    faults.fail_every_call(CutAfter(), step)

@@ -1,4 +1,4 @@
-"""Two transactions want the same thing at the same time."""
+"""Two transactions claim or lock the same rows at the same time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from psycopg.errors import DeadlockDetected
 from psycopg_pool import ConnectionPool
 
 from oncebox import Delivery, Inbox
-from services import wait_until
-from worlds import World, order
+from support.services import wait_until
+from support.worlds import World, order
 
 pytestmark = pytest.mark.only(("psycopg",))
 
@@ -50,7 +50,7 @@ def wait_for_lock(world: World, connection: psycopg.Connection) -> None:
     wait_until(lambda: world.query(query, pid) != [], "the second does not wait")
 
 
-# -- claims --------------------------------------------------------------------------------------
+# -- claims ---------------------------------------------------------------------------------------
 
 
 def claim_twice(
@@ -99,7 +99,7 @@ def test_a_second_claim_wins_if_the_session_of_the_first_is_ended(
     assert waiting.result() is True
 
 
-def test_a_batch_takes_its_ids_in_one_order_however_they_arrive(
+def test_a_batch_claims_its_ids_in_sorted_order(
     world: World,
     inbox: Inbox,
     connect: Callable[[], psycopg.Connection],
@@ -145,7 +145,7 @@ def test_claims_one_by_one_in_opposite_order_do_deadlock(
     assert {type(claim.exception()) for claim in claims} == {DeadlockDetected, type(None)}
 
 
-# -- batches -------------------------------------------------------------------------------------
+# -- batches --------------------------------------------------------------------------------------
 
 
 def process_both(
@@ -256,8 +256,8 @@ def test_a_lock_that_a_handler_waited_for_too_long_is_its_messages_failure(
     connect().execute("UPDATE accounts SET balance = 2 WHERE name = 'taken'")
     batch = [order("before"), order("taken", key="k"), order("later", key="k"), order("free")]
     outcomes = inbox.process(batch)
-    assert [outcome.kind.value for outcome in outcomes] == ["done", "failed", "parked", "done"]
+    assert [outcome.kind.value for outcome in outcomes] == ["done", "failed", "blocked", "done"]
     assert isinstance(outcomes[1].error, psycopg.errors.LockNotAvailable)
     assert world.effects() == ["before", "free"]
-    assert world.pending() == [("taken", 1, "retrying"), ("later", 0, "parked")]
+    assert world.pending() == [("taken", 1, "retrying"), ("later", 0, "blocked")]
     assert len(runs) < 20  # it is not run again and again

@@ -18,9 +18,9 @@ import pytest
 from faults import child
 from faults.proxy import Proxy
 from oncebox import Delivery, Inbox
-from services import wait_until
-from services.postgres import Postgres
-from worlds import World, order, write_effect
+from support.services import wait_until
+from support.services.postgres import Postgres
+from support.worlds import World, order, write_effect
 
 pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg",))]
 DRIVERS = pytest.mark.only(("psycopg", "sqlalchemy-psycopg"))
@@ -40,7 +40,7 @@ def need_transaction_timeout(world: World, postgres: Postgres) -> None:
     if int(postgres.version.split(".")[0]) < 17:
         pytest.skip("transaction_timeout came with PostgreSQL 17")
     name = world.query("SELECT current_database()")[0][0]
-    # Without the timeout the test is to fail, not to wait for ever.
+    # Without the timeout the test is to fail, not to wait forever.
     world.execute(f"ALTER DATABASE \"{name}\" SET lock_timeout = '20s'")
 
 
@@ -53,7 +53,7 @@ def inbox_behind(world: World, proxy: Proxy, **options: Any) -> Inbox:
     return inbox
 
 
-# -- the COMMIT ----------------------------------------------------------------------------------
+# -- the COMMIT -----------------------------------------------------------------------------------
 
 
 class Gate:
@@ -122,7 +122,7 @@ def test_a_commit_under_way_when_the_connection_breaks_is_waited_for(
     inbox = inbox_behind(world, proxy)
     world.on(inbox, "order", write_effect)
     with processing(inbox, batch) as kinds:
-        wait_until(lambda: len(gate.waiting()) == 1, "nobody commits")
+        wait_until(lambda: len(gate.waiting()) == 1, "no worker commits")
         proxy.cut()
         wait_until(lambda: claims_that_wait(world) == 1, "the unit is not run again")
         assert world.effects() == []
@@ -134,13 +134,13 @@ def test_a_commit_under_way_when_the_connection_breaks_is_waited_for(
 
 @DRIVERS
 @pytest.mark.parametrize("batch", [BATCH, KEYLESS], ids=["keys", "no-keys"])
-def test_a_commit_that_fails_after_the_connection_broke_is_made_up_for(
+def test_a_commit_that_fails_after_the_connection_broke_is_repeated(
     world: World, proxy: Proxy, gate: Gate, batch: list[Delivery]
 ) -> None:
     inbox = inbox_behind(world, proxy)
     world.on(inbox, "order", write_effect)
     with processing(inbox, batch) as kinds:
-        wait_until(lambda: len(gate.waiting()) == 1, "nobody commits")
+        wait_until(lambda: len(gate.waiting()) == 1, "no worker commits")
         (first,) = gate.waiting()
         proxy.cut()
         wait_until(lambda: claims_that_wait(world) == 1, "the unit is not run again")
@@ -158,7 +158,7 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(
     inbox = inbox_behind(world, proxy)
     world.on(inbox, "order", write_effect)
     with processing(inbox, BATCH) as kinds:
-        wait_until(lambda: len(gate.waiting()) == 1, "nobody commits")
+        wait_until(lambda: len(gate.waiting()) == 1, "no worker commits")
         proxy.blackhole()
         gate.open()
         wait_until(lambda: world.effects() == ["a", "b", "c"], "nothing is committed")
@@ -167,29 +167,29 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(
     assert world.effects() == ["a", "b", "c"]
 
 
-# -- before the COMMIT ---------------------------------------------------------------------------
+# -- before the COMMIT ----------------------------------------------------------------------------
 
 
 class Once:
     """Does something the first time only."""
 
-    def __init__(self, deed: Any) -> None:
-        self._deed = deed
+    def __init__(self, audit: Any) -> None:
+        self._action = audit
         self.times = 0
 
     def __call__(self) -> None:
         self.times += 1
         if self.times == 1:
-            self._deed()
+            self._action()
 
 
-def handler(deed: Once) -> Any:
-    """Writes an effect, and does the deed while it is at it."""
+def handler(audit: Once) -> Any:
+    """Writes an effect, and runs the action in between."""
 
     def handle(payload: dict[str, Any], tx: Any) -> Generator[Any, Any, None]:
         yield tx.execute("INSERT INTO effects (id, body) VALUES (:id, '')", id=payload["id"])
         if payload["id"] == "b":
-            deed()
+            audit()
         result = yield tx.execute("SELECT 1")
         yield result.rows()
 
@@ -201,18 +201,18 @@ def test_a_connection_cut_before_the_commit_costs_only_a_second_run(
     world: World, proxy: Proxy
 ) -> None:
     inbox = inbox_behind(world, proxy)
-    deed = Once(proxy.cut)
-    world.on(inbox, "order", handler(deed))
+    audit = Once(proxy.cut)
+    world.on(inbox, "order", handler(audit))
     assert world.kinds(inbox, BATCH) == ["done"] * 3
-    assert deed.times == 2
+    assert audit.times == 2
     assert world.effects() == ["a", "b", "c"]
 
 
 class Death(BaseException):
-    """The worker is gone, and nobody tells the server."""
+    """The worker is gone, and the server is not told."""
 
 
-def test_a_half_open_connection_holds_its_keys_no_longer_than_the_transaction_timeout(
+def test_a_half_open_connection_locks_its_keys_no_longer_than_the_transaction_timeout(
     world: World, proxy: Proxy, postgres: Postgres
 ) -> None:
     need_transaction_timeout(world, postgres)
@@ -237,20 +237,20 @@ def test_a_half_open_connection_holds_its_keys_no_longer_than_the_transaction_ti
 @DRIVERS
 def test_a_session_ended_in_a_handler_costs_only_a_second_run(world: World) -> None:
     inbox = world.inbox()
-    deed = Once(
+    audit = Once(
         lambda: world.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
             "AND datname = current_database() AND state <> 'idle'"
         )
     )
-    world.on(inbox, "order", handler(deed))
+    world.on(inbox, "order", handler(audit))
     assert world.kinds(inbox, BATCH) == ["done"] * 3
-    assert deed.times == 2
+    assert audit.times == 2
     assert world.effects() == ["a", "b", "c"]
     assert world.pending() == []
 
 
-# -- the server ----------------------------------------------------------------------------------
+# -- the server -----------------------------------------------------------------------------------
 
 
 def test_a_server_that_crashes_in_the_middle_of_a_batch_loses_and_repeats_nothing(
@@ -268,7 +268,9 @@ def test_a_server_that_crashes_in_the_middle_of_a_batch_loses_and_repeats_nothin
     assert world.effects() == ["a", "b", "before", "c"]
 
 
-def test_what_was_answered_survives_a_crash_of_the_server(world: World, postgres: Postgres) -> None:
+def test_acknowledged_messages_survive_a_crash_of_the_server(
+    world: World, postgres: Postgres
+) -> None:
     inbox = world.inbox()
     world.on(inbox, "order", write_effect)
     for number in range(5):
@@ -280,10 +282,10 @@ def test_what_was_answered_survives_a_crash_of_the_server(world: World, postgres
     assert world.kinds(inbox, [order("m0"), order("new")]) == ["duplicate", "done"]
 
 
-# -- a worker that sleeps ------------------------------------------------------------------------
+# -- a worker that sleeps -------------------------------------------------------------------------
 
 
-def test_a_stopped_worker_that_wakes_up_late_commits_nothing(
+def test_a_suspended_worker_that_resumes_late_commits_nothing(
     world: World, postgres: Postgres, tmp_path: Path
 ) -> None:
     need_transaction_timeout(world, postgres)
@@ -294,7 +296,9 @@ def test_a_stopped_worker_that_wakes_up_late_commits_nothing(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as sleeper:
         try:
             process = psutil.Process(sleeper.pid)
-            wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "nobody stops")
+            wait_until(
+                lambda: process.status() == psutil.STATUS_STOPPED, "the process does not stop"
+            )
             # Waits for the sleeper's locks until the server ends its session.
             again = child.read_deliveries(tmp_path)
             assert world.kinds(inbox, [*again, order("c", key="k")]) == ["done"] * 3

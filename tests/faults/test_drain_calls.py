@@ -13,18 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from faults.injection import (
-    AnswerBroken,
-    Conflict,
-    CutAfter,
-    CutBefore,
-    Fault,
-    Injector,
-    Refused,
-)
-from faults.staff import SEEDS
+from faults.injection import AnswerBroken, Conflict, CutAfter, CutBefore, Fault, Injector, Refused
+from faults.worker_pool import SEEDS
 from oncebox import Delivery, Inbox, Retry
-from worlds import World, order
+from support.worlds import World, order
 
 # A connection whose opening was answered by an injected error is left to the garbage collector.
 pytestmark = [
@@ -41,7 +33,7 @@ TOGETHER = {"a1": "a", "moody": "x", "behind": "x", "b": None, "a2": "a"}
 """Messages and their keys; one of them fails the first time."""
 
 ALONE = {"risky": "y", "after": "y"}
-"""One runs alone, and one waits for it."""
+"""One message runs isolated, and one waits for it."""
 
 IN_ORDER = [("a1", "a2"), ("moody", "behind"), ("risky", "after")]
 
@@ -54,7 +46,9 @@ class Pass:
         self.keys = keys
         self.injector = injector
         self.failed: set[str] = set()
-        self.inbox: Inbox = world.inbox(retry=Retry(first=timedelta(0), cap=timedelta(0)))
+        self.inbox: Inbox = world.inbox(
+            retry=Retry(initial_delay=timedelta(0), max_delay=timedelta(0))
+        )
         world.on(self.inbox, "order", self.handle)
         number = "bigserial" if world.is_postgres else "INTEGER"
         world.execute(f"CREATE TABLE ledger (n {number} PRIMARY KEY, id text)")
@@ -67,7 +61,7 @@ class Pass:
             raise ValueError("a bad mood")
 
     def fail_every_call(self, fault: Fault, step: int = 1) -> None:
-        """Let each call fail in turn; or every so many, unless there is time for all."""
+        """Let each call fail in turn; or every n-th call, unless there is time for all."""
         for number in count(1, 1 if SEEDS else step):
             round = f"{number}/"
             self.world.receive(self.inbox, messages(self.keys, round))
@@ -83,11 +77,11 @@ class Pass:
                 return
 
     def drain_the_rest(self, round: str) -> None:
-        """What comes after the fault; what it left behind may raise, but not for ever."""
+        """What comes after the fault; what it left behind may raise, but not forever."""
         for _ in range(PASSES):
             self.injector.query(
                 "UPDATE oncebox_pending SET available_at = NULL "
-                "WHERE available_at IS NOT NULL AND deaths > 0 RETURNING seq"
+                "WHERE available_at IS NOT NULL AND crashes > 0 RETURNING seq"
             )
             with suppress(Exception):
                 self.world.drain(self.inbox)
@@ -105,7 +99,9 @@ class Pass:
             if first in self.keys:
                 assert ids.index(first) < ids.index(second), round
         assert self.injector.query("SELECT message_id FROM oncebox_pending") == [], round
-        assert self.injector.query("SELECT message_id, reason FROM oncebox_dead") == [], round
+        assert self.injector.query("SELECT message_id, reason FROM oncebox_dead_letter") == [], (
+            round
+        )
 
 
 def messages(keys: dict[str, str | None], round: str) -> list[Delivery]:
@@ -117,7 +113,7 @@ def messages(keys: dict[str, str | None], round: str) -> list[Delivery]:
     ]
 
 
-@pytest.fixture(params=[TOGETHER, ALONE], ids=["together", "alone"])
+@pytest.fixture(params=[TOGETHER, ALONE], ids=["together", "isolated"])
 def drain(
     world: World, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Pass]:

@@ -4,7 +4,7 @@
 
     ONCEBOX_TORTURE_SEEDS     how many runs on each database
     ONCEBOX_TORTURE_KEYS      how many keys; 10000 if not given
-    ONCEBOX_TORTURE_STRIKES   how often somebody is killed or stopped; 100 if not given
+    ONCEBOX_TORTURE_STRIKES   how often a worker is killed or suspended; 100 if not given
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from faults.drain_worker import make_inbox
+from faults.sql_functions import replace_in
 from faults.torture import Model, Size
 from oncebox import Delivery
-from oncebox.ordering import lane
-from worlds import World
+from oncebox.model.ordering import lane
+from support.worlds import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"))]
 
@@ -47,13 +48,24 @@ def tables(world: World) -> None:
 
 
 @pytest.mark.parametrize(("seed", "size"), list(runs()))
-def test_every_key_keeps_its_order_whoever_dies(
+def test_every_key_keeps_its_order_although_workers_crash(
     world: World, tmp_path: Path, seed: int, size: Size
 ) -> None:
     model = Model(world, tmp_path, seed, size)
     model.run()
     assert model.violations() == [], model.log()
-    assert model.killed, "nobody died"
+    assert model.killed, "no worker was killed"
+
+
+@pytest.mark.only(("psycopg",))
+@pytest.mark.parametrize(("seed", "size"), list(runs()))
+def test_every_key_keeps_its_order_where_searches_begin_at_floors(
+    world: World, tmp_path: Path, seed: int, size: Size
+) -> None:
+    model = Model(world, tmp_path, seed, size, without="full searches")
+    model.run()
+    assert model.violations() == [], model.log()
+    assert model.killed, "no worker was killed"
 
 
 @pytest.mark.only(("psycopg",))
@@ -75,8 +87,8 @@ def test_without_the_locks_of_keys_the_model_finds_violations(world: World, tmp_
     assert finds_violations(world, tmp_path, without="key locks")
 
 
-def test_without_parked_followers_the_model_finds_violations(world: World, tmp_path: Path) -> None:
-    assert finds_violations(world, tmp_path, without="parking")
+def test_without_blocked_followers_the_model_finds_violations(world: World, tmp_path: Path) -> None:
+    assert finds_violations(world, tmp_path, without="blocking")
 
 
 @pytest.mark.only(("psycopg",))
@@ -89,6 +101,16 @@ def test_without_the_locks_of_lanes_the_model_finds_violations(
     assert finds_violations(world, tmp_path)
 
 
+@pytest.mark.only(("psycopg",))
+def test_if_rows_ready_again_counted_as_fresh_the_model_would_find_violations(
+    world: World, tmp_path: Path
+) -> None:
+    replace_in(world, "oncebox_release", ", fresh = false", "")
+    replace_in(world, "oncebox_take", ", fresh = false", "")
+    world.execute("ALTER TABLE oncebox_pending ALTER COLUMN fresh SET DEFAULT true")
+    assert finds_violations(world, tmp_path, without="full searches")
+
+
 def finds_violations(world: World, folder: Path, *, without: str = "") -> bool:
     return Model(world, folder, 1, FRAGILE, without=without).finds_violations()
 
@@ -97,10 +119,3 @@ def receive(world: World, deliveries: list[Delivery]) -> None:
     with make_inbox(world.url) as inbox:
         inbox.on("step")(lambda payload: None)
         inbox.receive(deliveries)
-
-
-def replace_in(world: World, function: str, old: str, new: str) -> None:
-    """Change the text of a function in the database."""
-    text = world.query("SELECT pg_get_functiondef(%s::regproc)", function)[0][0]
-    assert old in text
-    world.execute(text.replace(old, new))

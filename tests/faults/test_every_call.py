@@ -20,7 +20,7 @@ from faults.injection import (
     Refused,
 )
 from oncebox import Delivery, Inbox, Outcome
-from worlds import BOTH, World, order
+from support.worlds import BOTH, World, order
 
 # A connection whose opening was answered by an injected error is left to the garbage collector.
 pytestmark = [
@@ -118,7 +118,7 @@ class Trial:
         return self
 
     def _redeliver(self) -> list[Outcome]:
-        """What comes after the fault; what it left behind may raise, but not for ever."""
+        """What comes after the fault; what it left behind may raise, but not forever."""
         for _ in range(REDELIVERIES):
             with suppress(Exception):
                 return self.deliver()
@@ -146,7 +146,7 @@ class Trial:
     # -- what must hold ---------------------------------------------------------------------------
 
     def check_answers(self, outcomes: list[Outcome]) -> None:
-        """What was answered may be settled: it is in the database."""
+        """Every message with an outcome may be acked: it is in the database."""
         states, effects = self.states(), self.effects()
         for outcome in outcomes:
             assert outcome.message is not None
@@ -155,7 +155,7 @@ class Trial:
             if kind == "done":
                 assert states.get(name) == "done", where
                 assert effects[name] == 1, where
-            elif kind in ("failed", "parked", "stored"):
+            elif kind in ("failed", "blocked", "stored"):
                 assert states.get(name) == "pending", where
             else:
                 assert kind == "duplicate", where
@@ -171,7 +171,7 @@ class Trial:
             assert effects[name] == (1 if state == "done" else 0), where
         assert (states["a1"], states["a2"]) != ("pending", "done"), where
 
-    def check_nobody_is_blamed(self) -> None:
+    def check_no_message_failed(self) -> None:
         """Only the bad message failed, and that was counted once."""
         assert self.states() == EXPECTED, self.name
         assert self.attempts() == {BAD: 1, BEHIND: 0}, self.name
@@ -194,25 +194,25 @@ def test_an_error_after_any_call_neither_loses_nor_repeats_an_effect(
 
 
 @pytest.mark.only(SYNC, quick=BOTH)
-def test_a_conflict_at_any_call_is_no_messages_fault(world: World, injector: Injector) -> None:
+def test_a_conflict_at_any_call_fails_no_message(world: World, injector: Injector) -> None:
     for trial in fail_every_call(world, injector, Conflict()):
         trial.check_truth()
-        trial.check_nobody_is_blamed()
+        trial.check_no_message_failed()
 
 
 @pytest.mark.only(ON_POSTGRES, quick=BOTH)
-def test_a_connection_lost_before_any_call_is_no_messages_fault(
+def test_a_connection_lost_before_any_call_fails_no_message(
     world: World, injector: Injector
 ) -> None:
     for trial in fail_every_call(world, injector, CutBefore()):
         trial.check_truth()
-        trial.check_nobody_is_blamed()
+        trial.check_no_message_failed()
 
 
 @pytest.mark.only(ON_POSTGRES, quick=BOTH)
-def test_a_connection_lost_after_any_call_is_no_messages_fault(
+def test_a_connection_lost_after_any_call_fails_no_message(
     world: World, injector: Injector
 ) -> None:
     for trial in fail_every_call(world, injector, CutAfter()):
         trial.check_truth()
-        trial.check_nobody_is_blamed()
+        trial.check_no_message_failed()

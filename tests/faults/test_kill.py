@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from faults import child
-from services import wait_until
-from worlds import World
+from support.services import wait_until
+from support.worlds import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"))]
 
@@ -48,7 +48,7 @@ def finish(world: World, folder: Path) -> None:
 
 
 def check_settled(world: World, folder: Path) -> None:
-    """What the broker was told is in the database."""
+    """Every acked message is in the database."""
     states, effects = world.states(), world.effects()
     for id, kind in child.read_settled(folder):
         assert id in states
@@ -98,7 +98,7 @@ def test_a_consumer_killed_again_and_again_loses_nothing_and_repeats_nothing(
 
 
 def kill_at_random(folder: Path, process: subprocess.Popen[bytes], chance: random.Random) -> None:
-    """Kill it after it settled some more messages as done, wherever it is then."""
+    """Kill it at a random point after it acked some more messages as done."""
     enough = done(folder) + chance.randint(1, 30)
     wait_until(
         lambda: process.poll() is not None or done(folder) >= enough, "the consumer does nothing"

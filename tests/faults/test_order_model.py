@@ -1,9 +1,9 @@
 """The order machine under attack: consumers and zombies work on the same keys at the same time.
 
 A partition is read as a broker hands it out: from the settled position or from before it, with
-other cuts each time, to whoever asks. What must hold is known in advance, because it is decided
-beforehand which messages fail: a key's messages take effect in order up to the first that fails,
-and everything behind that waits in order.
+other cuts each time, to every consumer that asks. What must hold is known in advance, because it
+is decided beforehand which messages fail: a key's messages take effect in order up to the first
+that fails, and everything behind that waits in order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from oncebox import Delivery, Inbox, Reject
-from oncebox.store.postgres import PostgresStore
+from oncebox.storage.postgres import PostgresStore
 from oncebox.testing import event
-from services import wait_until
-from worlds import World
+from support.internals import store_of
+from support.services import wait_until
+from support.worlds import World
 
 KEYS = 8
 LENGTH = 14
@@ -35,7 +36,7 @@ BOUND = 60
 
 
 class Model:
-    """A partition, those who read it, and what must become of it."""
+    """A partition, its consumers, and the expected result."""
 
     def __init__(self, world: World, seed: int, *, failing: float = FAILING) -> None:
         self.world = world
@@ -57,9 +58,9 @@ class Model:
         return [(f"{self.name}/{key}", next(numbers[key])) for key in turns]
 
     def run(self) -> None:
-        """Let everybody read until the partition is settled."""
+        """Let all consumers read until the partition is acked."""
         members = [
-            Member(self, zombie=number >= CONSUMERS, seed=self.chance.random())
+            ModelConsumer(self, zombie=number >= CONSUMERS, seed=self.chance.random())
             for number in range(CONSUMERS + ZOMBIES)
         ]
         with ThreadPoolExecutor(len(members)) as pool:
@@ -69,7 +70,7 @@ class Model:
     # -- the broker -------------------------------------------------------------------------------
 
     def fetch(self, chance: random.Random) -> range | None:
-        """The next batch: everything before it was settled, by whomever."""
+        """The next batch: everything before it was acked by some consumer."""
         with self._lock:
             if self.settled >= len(self.log):
                 return None
@@ -99,7 +100,7 @@ class Model:
         """Everything that is not as it must be."""
         ledger = self._rows("SELECT key, number FROM ledger WHERE key LIKE %s ORDER BY id")
         pending = self._rows("SELECT key, message_id FROM oncebox_pending WHERE consumer = %s", 1)
-        dead = self._rows("SELECT key, message_id FROM oncebox_dead WHERE consumer = %s", 1)
+        dead = self._rows("SELECT key, message_id FROM oncebox_dead_letter WHERE consumer = %s", 1)
         found: list[str] = []
         for key in sorted({key for key, _ in self.log}):
             done = [number for name, number in ledger if name == key]
@@ -122,7 +123,7 @@ class Model:
         return [(key, int(str(last).rpartition("/")[2])) for key, last in found]
 
 
-class Member:
+class ModelConsumer:
     """A consumer with an inbox of its own; a zombie falls asleep wherever it is."""
 
     def __init__(self, model: Model, *, zombie: bool, seed: float) -> None:
@@ -131,7 +132,7 @@ class Member:
         self.zombie = zombie
         self.inbox = Inbox(model.name, model.world.url)
         self.inbox.on("step")(self.step)
-        store: Any = self.inbox._store
+        store: Any = store_of(self.inbox)
         store.claim = self._sleepy(store.claim)
         store.record = self._sleepy(store.record)
 
@@ -149,7 +150,7 @@ class Member:
             raise Reject() if self.model.rejected(key, number) else ValueError("a bad message")
 
     def doze(self) -> None:
-        """Chance, not a condition: nobody waits for the end of this."""
+        """Sleep at random: no condition ends this."""
         if self.zombie and self.chance.random() < 0.1:
             threading.Event().wait(self.chance.uniform(0.001, 0.02))
 
@@ -178,7 +179,7 @@ def ledger(world: World) -> None:
 
 @pytest.mark.only(("psycopg", "sqlite3"))
 @pytest.mark.parametrize("seeds", [range(4)])
-def test_every_key_keeps_its_order_whoever_works_on_it(
+def test_every_key_keeps_its_order_with_several_workers(
     world: World, ledger: None, seeds: Sequence[int]
 ) -> None:
     overlaps = 0
@@ -208,7 +209,7 @@ def test_without_the_locks_of_keys_the_model_finds_violations(
 
 
 @pytest.mark.only(("psycopg",))
-def test_without_locks_numbers_drawn_before_a_wait_put_a_key_out_of_order(
+def test_without_locks_seqs_drawn_before_a_wait_put_a_key_out_of_order(
     world: World, ledger: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = count(1)
@@ -217,9 +218,7 @@ def test_without_locks_numbers_drawn_before_a_wait_put_a_key_out_of_order(
 
 
 @pytest.mark.only(("psycopg",))
-def test_numbers_are_drawn_only_when_nobody_else_works_on_the_keys(
-    world: World, ledger: None
-) -> None:
+def test_seqs_are_drawn_only_while_the_keys_are_locked(world: World, ledger: None) -> None:
     assert overtake(world) == ["first", "second"]
 
 
@@ -250,7 +249,7 @@ def overtake(world: World) -> list[str]:
         zombie = pool.submit(process, aside)
         asleep.wait()
         everything = pool.submit(process, aside, first, second)
-        wait_until(lambda: claims_waiting(world) == 1, "the redelivery waits for nobody")
+        wait_until(lambda: claims_waiting(world) == 1, "the redelivery does not wait")
         failure = pool.submit(process, first)
         wait_until(lambda: failure.done() or claims_waiting(world) == 2, "nothing happens")
         awake.set()

@@ -3,11 +3,7 @@ purge completes the work, and what was forgotten never runs again."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,57 +16,33 @@ import pytest
 
 from faults.purge_worker import make_inbox
 from oncebox import Delivery
-from oncebox.archive import Manifest, check, manifests, records
-from oncebox.folder import folder_of
-from services import wait_until
-from worlds import World, order
+from oncebox.operations.archive.format import Manifest, check, manifests, records
+from oncebox.operations.archive.location import folder_of
+from support.fork_server import ForkServer
+from support.services import wait_until
+from support.worlds import World, order
 
 pytestmark = [pytest.mark.crash, pytest.mark.only(("sqlite3", "psycopg"))]
 
 MESSAGES = 5
 
 
-class Nursery:
-    """The process that purges are forked from."""
-
-    def __init__(self) -> None:
-        paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.purge_worker"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def purge(self, url: str, place: str | None, last: int) -> int:
-        """Let a purge run up to a step; answers its exit code."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"url": url, "place": place, "last": last}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def fork_server() -> Iterator[ForkServer]:
+    fork_server = ForkServer("faults.purge_worker")
+    yield fork_server
+    fork_server.close()
 
 
-class House:
-    """Messages that are forgotten, round by round, while each time another step is the last."""
+class PurgeRounds:
+    """Messages that are purged in rounds; each round is killed at another step."""
 
-    def __init__(self, world: World, nursery: Nursery, place: str | None) -> None:
+    def __init__(self, world: World, fork_server: ForkServer, place: str | None) -> None:
         self.world = world
         self.place = place
         self.rounds = 0
         self._read: dict[Manifest, set[str]] = {}
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.inbox = make_inbox(world.url, place)
         world.inboxes.append(self.inbox)
         self.inbox.migrate()
@@ -89,11 +61,11 @@ class House:
         return cursor.fetchall() if cursor.description else []
 
     def play(self, number: int) -> bool:
-        """One round; says whether the purge was killed."""
+        """One round; True if the purge was killed."""
         self.rounds += 1
         ids = [f"{number}/{n}" for n in range(MESSAGES)]
         self._fill(ids)
-        code = self._nursery.purge(self.world.url, self.place, number)
+        code: int = self._fork_server.ask(url=self.world.url, place=self.place, last=number)
         assert code in (0, -signal.SIGKILL)
         self._check(ids)
         assert self._deliver_late(ids[:2]) <= {"duplicate", "quarantined"}
@@ -113,28 +85,28 @@ class House:
         week = "interval '8 days'" if self.world.is_postgres else "8 * 86400000000"
         self.query(
             f"UPDATE oncebox_inbox SET received_at = received_at - {week}, "
-            f"minted_at = received_at - {week}"
+            f"produced_at = received_at - {week}"
         )
 
     def _deliver_late(self, ids: list[str]) -> set[str]:
-        """What becomes of duplicates from before the mark; no trace of them is left."""
+        """The outcomes of duplicates from before the watermark; their rows are removed again."""
         at = (datetime.now(UTC) - timedelta(days=8)).isoformat()
         late: list[Delivery] = [order(id, time=at) for id in ids]
         kinds = {outcome.kind.value for outcome in self.inbox.process(late)}
-        self.query("DELETE FROM oncebox_inbox WHERE seq IN (SELECT seq FROM oncebox_dead)")
-        self.query("DELETE FROM oncebox_dead")
+        self.query("DELETE FROM oncebox_inbox WHERE seq IN (SELECT seq FROM oncebox_dead_letter)")
+        self.query("DELETE FROM oncebox_dead_letter")
         return kinds
 
     def _purge(self, ids: list[str]) -> bool:
-        """Sessions of the dead may hold some for a moment."""
-        self.inbox.housekeeping.purge()
+        """Sessions of killed purges may lock some messages for a moment."""
+        self.inbox.purge.run()
         return not set(ids) & self._known()
 
     def _known(self) -> set[str]:
         return {id for (id,) in self.query("SELECT message_id FROM oncebox_inbox")}
 
     def _check(self, ids: list[str]) -> None:
-        """Nothing is lost, and nothing is half forgotten."""
+        """Nothing is lost, and no message is partly purged."""
         known = self._known()
         if self.place is not None:
             assert set(ids) <= known | self._archived()
@@ -159,32 +131,34 @@ every_step = pytest.mark.parametrize(
 
 
 @contextmanager
-def killed(world: World, nursery: Nursery, place: str | None, stride: int) -> Iterator[House]:
+def killed(
+    world: World, fork_server: ForkServer, place: str | None, stride: int
+) -> Iterator[PurgeRounds]:
     """A house in which a purge was killed at one step after the other."""
-    house = House(world, nursery, place)
-    with closing(house):
+    rounds = PurgeRounds(world, fork_server, place)
+    with closing(rounds):
         for number in count(1, stride):
-            if not house.play(number):
+            if not rounds.play(number):
                 break
         assert number > 20, "there are more steps than that"
-        yield house
+        yield rounds
 
 
 @every_step
 def test_a_purge_killed_at_any_step_loses_nothing(
-    world: World, nursery: Nursery, stride: int
+    world: World, fork_server: ForkServer, stride: int
 ) -> None:
-    with killed(world, nursery, None, stride):
+    with killed(world, fork_server, None, stride):
         pass
 
 
 @every_step
 def test_a_purge_with_an_archive_killed_at_any_step_loses_nothing(
-    world: World, nursery: Nursery, tmp_path: Path, stride: int
+    world: World, fork_server: ForkServer, tmp_path: Path, stride: int
 ) -> None:
-    with killed(world, nursery, str(tmp_path / "archive"), stride) as house:
-        checked = house.inbox.archives.check()
+    with killed(world, fork_server, str(tmp_path / "archive"), stride) as rounds:
+        checked = rounds.inbox.archives.check()
         assert checked.damaged == []
         assert checked.unfinished, "it was killed over files too"
-        restored = house.inbox.archives.restore(why="to see")
-        assert (restored.files, restored.messages) == (checked.files, house.rounds * MESSAGES)
+        restored = rounds.inbox.archives.restore(why="to see")
+        assert (restored.files, restored.messages) == (checked.files, rounds.rounds * MESSAGES)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from faults.injection import AnswerBroken, Conflict, CutAfter, CutBefore, Fault, Injector, Refused
-from faults.staff import SEEDS
+from faults.worker_pool import SEEDS
 from oncebox import CloudEvents, Delivery, Gaps, Inbox, Retry
-from worlds import World, order
+from support.worlds import World, order
 
 # A connection whose opening was answered by an injected error is left to the garbage collector.
 pytestmark = [
@@ -29,14 +29,14 @@ PASSES = 10
 NUMBERS = range(1, 8)
 
 
-class Line:
+class SequenceFaults:
     """A line of messages that comes again and again, while another call goes wrong each time."""
 
     def __init__(self, world: World, injector: Injector) -> None:
         self.world = world
         self.injector = injector
         self.inbox: Inbox = world.inbox(
-            retry=Retry(first=timedelta(0), cap=timedelta(0)),
+            retry=Retry(initial_delay=timedelta(0), max_delay=timedelta(0)),
             identity=CloudEvents(sequence="number"),
             gaps=Gaps(then="hold"),
         )
@@ -48,7 +48,7 @@ class Line:
         yield tx.execute("INSERT INTO ledger (id) VALUES (:id)", id=payload["id"])
 
     def fail_every_call(self, fault: Fault, step: int) -> None:
-        """Let each call fail in turn; or every so many, unless there is time for all."""
+        """Let each call fail in turn; or every n-th call, unless there is time for all."""
         for number in count(1, 1 if SEEDS else step):
             self.injector.arm(number, fault)
             with suppress(Exception):
@@ -75,11 +75,11 @@ class Line:
         self.inbox.drain()
 
     def deliver_until_all_is_well(self, round: str) -> None:
-        """What comes after the fault; what it left behind may raise, but not for ever."""
+        """What comes after the fault; what it left behind may raise, but not forever."""
         for _ in range(PASSES):
             self.injector.query(
                 "UPDATE oncebox_pending SET available_at = NULL "
-                "WHERE available_at IS NOT NULL AND deaths > 0 RETURNING seq"
+                "WHERE available_at IS NOT NULL AND crashes > 0 RETURNING seq"
             )
             with suppress(Exception):
                 self.deliver(round)
@@ -91,37 +91,45 @@ class Line:
         ran = self.injector.query("SELECT id FROM ledger WHERE id LIKE %s ORDER BY n", f"{round}%")
         assert [id for (id,) in ran] == [f"{round}{n}" for n in NUMBERS]
         assert self.injector.query("SELECT message_id FROM oncebox_pending") == [], round
-        assert self.injector.query("SELECT message_id FROM oncebox_early") == [], round
-        assert self.injector.query("SELECT message_id, reason FROM oncebox_dead") == [], round
+        assert self.injector.query("SELECT message_id FROM oncebox_awaiting_sequence") == [], round
+        assert self.injector.query("SELECT message_id, reason FROM oncebox_dead_letter") == [], (
+            round
+        )
         waiting = "SELECT key FROM oncebox_sequence WHERE waiting_since IS NOT NULL OR next <> 8"
         assert self.injector.query(waiting) == [], round
 
 
 @pytest.fixture
-def line(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+def faults(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[SequenceFaults]:
     injector = Injector(world, monkeypatch)
-    yield Line(world, injector)
+    yield SequenceFaults(world, injector)
     injector.close()
 
 
-def test_an_error_at_any_call_neither_loses_nor_repeats_a_number(line: Line) -> None:
-    line.fail_every_call(Refused(), step=5)
+def test_an_error_at_any_call_neither_loses_nor_repeats_a_sequence_number(
+    faults: SequenceFaults,
+) -> None:
+    faults.fail_every_call(Refused(), step=5)
 
 
 @pytest.mark.slow
-def test_an_error_after_any_call_neither_loses_nor_repeats_a_number(line: Line) -> None:
-    line.fail_every_call(AnswerBroken(), step=4)
+def test_an_error_after_any_call_neither_loses_nor_repeats_a_sequence_number(
+    faults: SequenceFaults,
+) -> None:
+    faults.fail_every_call(AnswerBroken(), step=4)
 
 
 @pytest.mark.slow
-def test_a_conflict_at_any_call_neither_loses_nor_repeats_a_number(line: Line) -> None:
-    line.fail_every_call(Conflict(), step=5)
+def test_a_conflict_at_any_call_neither_loses_nor_repeats_a_sequence_number(
+    faults: SequenceFaults,
+) -> None:
+    faults.fail_every_call(Conflict(), step=5)
 
 
 @pytest.mark.slow
 @pytest.mark.only(("psycopg",))
 @pytest.mark.parametrize("fault", [CutBefore(), CutAfter()], ids=["before", "after"])
-def test_a_connection_lost_at_any_call_neither_loses_nor_repeats_a_number(
-    line: Line, fault: Fault
+def test_a_connection_lost_at_any_call_neither_loses_nor_repeats_a_sequence_number(
+    faults: SequenceFaults, fault: Fault
 ) -> None:
-    line.fail_every_call(fault, step=12)
+    faults.fail_every_call(fault, step=12)

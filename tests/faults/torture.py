@@ -1,7 +1,7 @@
 """The drain under torture: a source, those who work on it, and what must become of it.
 
 A consumer and a receiver read the same partitions, four drainers run what is stored, an operator
-puts dead letters back and away. Whoever is killed comes back, whoever is stopped goes on later.
+puts dead letters back and away. A killed process is started again, a suspended one resumes later.
 However that goes, a key's messages take effect one after the other, in order, each once or, if
 the operator discarded it, never; and in the end nothing is left.
 """
@@ -12,8 +12,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +26,15 @@ import psycopg
 
 from faults.drain_worker import TIMEOUT, Entry, Source, make_inbox
 from oncebox import Inbox
-from services import read_lines, wait_until
-from worlds import World
+from support.fork_server import ForkServer
+from support.services import read_lines, wait_until
+from support.worlds import World
 
 PARTITIONS = 4
 DRAINERS = ("drainer",) * 4
 EVERYBODY = (*DRAINERS, "consumer", "receiver", "operator")
 NAPS = (0.2, 0.5, 1.5, 2.5)
-"""How long somebody is stopped; 1 is the time after which the server ends a transaction."""
+"""How long a worker is suspended; 1 is the time after which the server ends a transaction."""
 
 Place = tuple[int, int]
 
@@ -53,46 +52,7 @@ class Size(msgspec.Struct, frozen=True):
     flaky: float = 0.08
     bad: float = 0.02
     strikes: int = 0
-    """How often somebody is killed or stopped."""
-
-
-class Nursery:
-    """Starts workers, and ends those that are left when it ends."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def start(self, role: str, seed: str) -> int:
-        return self._ask(f"start {role} {seed}")
-
-    def reap(self, pid: int) -> int:
-        """Wait for its end, and tell its exit code."""
-        return self._ask(f"reap {pid}")
-
-    def _ask(self, line: str) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-
-@contextmanager
-def nursery(module: str, url: str, folder: Path, guard: str) -> Iterator[Nursery]:
-    command = [sys.executable, "-W", "error", "-m", module, url, str(folder), guard]
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    with (
-        (folder / "log").open("w") as log,
-        subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        yield Nursery(process)
+    """How often a worker is killed or suspended."""
 
 
 @contextmanager
@@ -208,10 +168,14 @@ class Model:
     def _look_back(self) -> None:
         """What is left to do when everybody is gone."""
 
+    def _start_fork_server(self) -> ForkServer:
+        arguments = (self.world.url, str(self.folder), self._guard)
+        return ForkServer(self.worker, *arguments, log=self.folder / "log", strict=True)
+
     @contextmanager
     def _at_work(self, roles: Sequence[str]) -> Iterator[None]:
         with (
-            nursery(self.worker, self.world.url, self.folder, self._guard) as self._nursery,
+            closing(self._start_fork_server()) as self._fork_server,
             self._open() as self._inbox,
             looking(self.world) as self._look,
         ):
@@ -223,7 +187,7 @@ class Model:
         return make_inbox(self.world.url)
 
     def _start(self, role: str) -> None:
-        pid = self._nursery.start(role, f"{self.seed}/{next(self._numbers)}")
+        pid = self._fork_server.ask(start=role, seed=f"{self.seed}/{next(self._numbers)}")
         self._workers[pid] = role
 
     def _torture(self) -> None:
@@ -241,7 +205,7 @@ class Model:
         os.kill(pid, signal.SIGKILL)
         role = self._workers.pop(pid)
         self._asleep.pop(pid, None)
-        code = self._nursery.reap(pid)
+        code = self._fork_server.ask(reap=pid)
         if code == -signal.SIGKILL:
             self.killed.add(pid)
         else:
@@ -249,7 +213,7 @@ class Model:
         self._start(role)
 
     def _put_to_sleep(self, pid: int) -> None:
-        """On SQLite nobody can write until it wakes up, if it has the lock."""
+        """On SQLite no other process can write until it resumes, if it has the lock."""
         os.kill(pid, signal.SIGSTOP)
         nap = TIMEOUT.total_seconds() * self.chance.choice(NAPS)
         self._asleep[pid] = time.monotonic() + nap
@@ -287,9 +251,9 @@ class Model:
 
     def _is_drained(self) -> bool:
         """Whether nothing is left; what is dead by now is discarded."""
-        if self._inbox.dead.find(limit=1):
-            self._inbox.dead.discard(everything=True, why="the end")
-        return not self._has_any("oncebox_pending", "oncebox_dead")
+        if self._inbox.dead_letters.find(limit=1):
+            self._inbox.dead_letters.discard(everything=True, why="the end")
+        return not self._has_any("oncebox_pending", "oncebox_dead_letter")
 
     def _has_any(self, *tables: str) -> bool:
         exist = [f"EXISTS (SELECT 1 FROM {table})" for table in tables]
@@ -298,7 +262,9 @@ class Model:
     def _stop(self) -> None:
         for pid in self._workers:
             os.kill(pid, signal.SIGTERM)
-        self._exits += [(role, self._nursery.reap(pid)) for pid, role in self._workers.items()]
+        self._exits += [
+            (role, self._fork_server.ask(reap=pid)) for pid, role in self._workers.items()
+        ]
 
     # -- the truth --------------------------------------------------------------------------------
 
@@ -313,18 +279,18 @@ class Model:
         return bool(self._complaints() or self._stuck())
 
     def _complaints(self) -> list[str]:
-        """What handlers saw inside of their transactions."""
+        """What handlers saw inside their transactions."""
         return read_lines(self.folder / "violations")
 
     def _stuck(self) -> list[str]:
         """Messages that wait for nothing: at no moment there may be one."""
-        parked = "'infinity'" if self.world.is_postgres else "9223372036854775807"
+        blocked = "'infinity'" if self.world.is_postgres else "9223372036854775807"
         found = self._look(
-            f"SELECT message_id FROM oncebox_pending p WHERE available_at = {parked} "
+            f"SELECT message_id FROM oncebox_pending p WHERE available_at = {blocked} "
             "AND NOT EXISTS (SELECT 1 FROM oncebox_pending h WHERE h.key = p.key "
-            f"AND h.seq < p.seq AND coalesce(h.available_at < {parked}, true)) "
-            "AND NOT EXISTS (SELECT 1 FROM oncebox_dead d WHERE d.key = p.key "
-            "AND d.seq < p.seq AND d.parks)"
+            f"AND h.seq < p.seq AND coalesce(h.available_at < {blocked}, true)) "
+            "AND NOT EXISTS (SELECT 1 FROM oncebox_dead_letter d WHERE d.key = p.key "
+            "AND d.seq < p.seq AND d.blocks_key)"
         )
         return [f"{id} waits for nothing" for (id,) in found]
 
@@ -347,9 +313,9 @@ class Model:
         ]
 
     def _bad_ends(self) -> list[str]:
-        """No innocent became a dead letter, and who was not killed stopped cleanly."""
+        """Good messages that became dead letters, and workers that did not stop cleanly."""
         good = {(entry.key, entry.number) for entry in self.entries if entry.fate == "good"}
-        acted = self.world.query("SELECT message_id, reason FROM oncebox_action")
+        acted = self.world.query("SELECT message_id, reason FROM oncebox_audit")
         reasons = {Entry.place(id): reason for id, reason in acted}
         return [
             *[f"{p} is innocent, and was a dead letter: {reasons[p]}" for p in good & set(reasons)],
@@ -370,7 +336,7 @@ class Model:
         return [(key, number) for key, number in found]
 
     def _acted(self, act: str) -> set[Place]:
-        query = "SELECT message_id FROM oncebox_action WHERE act = %s"
+        query = "SELECT message_id FROM oncebox_audit WHERE action = %s"
         return {Entry.place(id) for (id,) in self.world.query(query, act)}
 
     def log(self) -> str:

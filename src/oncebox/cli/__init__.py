@@ -1,20 +1,23 @@
-"""The command line: data to stdout, progress and complaints to stderr."""
+"""The command line: data goes to stdout, progress and errors go to stderr."""
 
 from __future__ import annotations
 
 import click
 
 import oncebox
-from oncebox.cli.archive import archive, erase
-from oncebox.cli.dead import dead, discard, retry
-from oncebox.cli.demo import demo
+from oncebox.cli.archive import archive
+from oncebox.cli.commands import Commands
+from oncebox.cli.dead_letters import dead_letters, discard, retry
+from oncebox.cli.demo.command import demo
+from oncebox.cli.erase import erase
 from oncebox.cli.gaps import gaps
-from oncebox.cli.group import Commands
-from oncebox.cli.look import list_messages, show, status, tail
+from oncebox.cli.messages import list_messages, show, tail
 from oncebox.cli.purge import purge
 from oncebox.cli.replay import replay
-from oncebox.cli.run import drain, run, worker
+from oncebox.cli.run import run
 from oncebox.cli.schema import migrate, sql
+from oncebox.cli.status import status
+from oncebox.cli.worker import worker, worker_process
 
 __all__ = ["main"]
 
@@ -22,25 +25,25 @@ __all__ = ["main"]
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(oncebox.__version__, prog_name="oncebox")
 def main() -> None:
-    """oncebox makes every message take effect once.
+    """The transactional inbox: every message takes effect once.
 
-    APP names your inbox as module:attribute, such as billing:inbox. It may also be given as
-    ONCEBOX_APP, or as `app` in the table [tool.oncebox] of pyproject.toml. Options may be given
-    there too, under their names.
+    APP is your inbox as module:attribute, such as billing:inbox. Set it with the argument, with
+    ONCEBOX_APP, or with `app` in the table [tool.oncebox] of pyproject.toml. That table also sets
+    options by their long names.
     """
 
 
 for command in (
     run,
     worker,
-    drain,
+    worker_process,
     migrate,
     sql,
     status,
     list_messages,
     show,
     tail,
-    dead,
+    dead_letters,
     retry,
     discard,
     replay,

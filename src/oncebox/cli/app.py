@@ -1,4 +1,4 @@
-"""App: from module:attribute to an inbox, and calls of its methods in its colour."""
+"""The argument APP: imports an inbox, and calls its sync or async methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oncebox.inbox import Inbox
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class App(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
+class App(click.ParamType):  # type: ignore[type-arg] # not generic in every version of click
     """An inbox, given as module:attribute."""
 
     name = "app"
@@ -28,12 +28,12 @@ class App(click.ParamType):  # type: ignore[type-arg] # not everywhere generic
             return value
         module, _, attribute = str(value).partition(":")
         if not module or not attribute:
-            self.fail(f"{value!r} names no inbox: write module:attribute, as in billing:inbox")
+            self.fail(f"{value!r} is not an inbox: write module:attribute, as in billing:inbox")
         return Reference(module, attribute)
 
 
 class Reference:
-    """Where an inbox is to be found; imported when it is needed."""
+    """The module and attribute of an inbox; the module is imported on first use."""
 
     def __init__(self, module: str, attribute: str) -> None:
         self.module = module
@@ -43,7 +43,7 @@ class Reference:
         return f"{self.module}:{self.attribute}"
 
     def load(self) -> Inbox:
-        """Import it. Raises ConfigurationError with a remedy."""
+        """Import the inbox. Raises ConfigurationError."""
         if "" not in sys.path:
             sys.path.insert(0, "")
         try:
@@ -52,28 +52,31 @@ class Reference:
             if error.name is None or not self.module.startswith(error.name):
                 raise ConfigurationError(_cannot_import(self.module, error)) from error
             raise ConfigurationError(
-                f"there is no module {self.module!r} here: run oncebox in the folder that has "
-                f"{self.module.replace('.', '/')}.py, or install it"
+                f"there is no module {self.module!r} here: run oncebox in the folder of "
+                f"{self.module.replace('.', '/')}.py, or install the module"
             ) from error
         except Exception as error:
             raise ConfigurationError(_cannot_import(self.module, error)) from error
         found = getattr(module, self.attribute, None)
         if not isinstance(found, Inbox):
-            there = [name for name, value in vars(module).items() if isinstance(value, Inbox)]
-            hint = f"it has {', '.join(there)}" if there else "it has no Inbox at all"
             raise ConfigurationError(
-                f"module {self.module!r} has no inbox {self.attribute!r}: {hint}"
+                f"module {self.module!r} has no inbox {self.attribute!r}: {_inboxes_of(module)}"
             )
         return found
 
 
+def _inboxes_of(module: Any) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Inbox)]
+    return f"it has {', '.join(names)}" if names else "it has no Inbox at all"
+
+
 def _cannot_import(module: str, error: Exception) -> str:
-    """What went wrong in the user's module, and where."""
+    """The error of the user's module, with the file and line in it."""
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path.cwd())
     theirs = [f for f in frames if f.filename.startswith(here)]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
-    return f"module {module!r} cannot be imported: {type(error).__name__}: {error}{where}"
+    return f"cannot import module {module!r}: {type(error).__name__}: {error}{where}"
 
 
 def app_argument(command: F) -> F:
@@ -82,19 +85,19 @@ def app_argument(command: F) -> F:
 
 
 def called(inbox: Inbox, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a method of an inbox, or its async twin where the inbox is async; then close."""
+    """Call a method of an inbox, or its async variant if the inbox is async; close the inbox."""
     if not inbox.is_async:
         with inbox:
             return method(*args, **options)
     owner = method.__self__  # type: ignore[attr-defined]
-    twin = getattr(owner, f"a{method.__name__}")
+    amethod = getattr(owner, f"a{method.__name__}")
 
     async def awaited() -> Any:
         async with inbox:
             try:
-                return await twin(*args, **options)
-            finally:  # connections of the user's own engine must not outlive this event loop
-                engine = getattr(inbox._database, "engine", None)
+                return await amethod(*args, **options)
+            finally:  # connections of the user's engine must not outlive this event loop
+                engine = getattr(inbox._connection.current, "engine", None)
                 if engine is not None:
                     await engine.dispose()
 

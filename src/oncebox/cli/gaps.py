@@ -1,21 +1,21 @@
-"""gaps: numbers that are waited for, where the messages of a key are numbered."""
+"""Command `gaps`: lists missing sequence numbers and skips them."""
 
 from __future__ import annotations
 
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.asking import asked_why, by_option, why_option, yes_option
-from oncebox.cli.group import PARTIAL
+from oncebox.cli.commands import PARTIAL
 from oncebox.cli.output import age, json_option, print_json, print_table
-from oncebox.gaps import missing
-from oncebox.store.records import Gap
+from oncebox.cli.prompts import by_option, confirm, prompted_why, why_option, yes_option
+from oncebox.model.gap import Gap
+from oncebox.operations.gaps import missing
 
 
 @click.command()
 @app_argument
-@click.option("--key", help="Only of this key.")
-@click.option("--skip", is_flag=True, help="Let the key go on without the missing numbers.")
+@click.option("--key", help="Only this key.")
+@click.option("--skip", is_flag=True, help="Run the messages of the key without the missing ones.")
 @why_option
 @by_option
 @yes_option
@@ -29,10 +29,10 @@ def gaps(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show the numbers that keys wait for; with --skip, go on without them.
+    """List or skip missing sequence numbers.
 
-    Messages wait here where the identity has a sequence, and a number has not come. Whatever
-    carries a number that was skipped, and comes later, is quarantined.
+    Messages wait here if the identity has a sequence and a lower number has not arrived. A message
+    whose number was skipped is quarantined if it arrives later.
     """
     inbox = app.load()
     found: list[Gap] = called(inbox, inbox.gaps.find, key=key)
@@ -43,16 +43,15 @@ def gaps(
         raise click.UsageError("name the key: --key KEY --skip")
     if not as_json:
         _print(found)
-    why = why or asked_why()
-    if not yes:
-        click.confirm(f"Go on without these numbers of {key!r}?", abort=True, err=True)
+    why = why or prompted_why()
+    confirm(f"Skip these numbers of key {key!r}?", yes=yes)
     skipped: list[Gap] = called(inbox, inbox.gaps.skip, key, why=why, by=by)
     if as_json:
         print_json({"skipped": len(skipped)})
     else:
         click.echo(f"{len(skipped)} skipped")
     if not skipped:
-        click.secho("the key is busy, or the number has come: look again", err=True)
+        click.secho("the key is locked, or the number has arrived: try again", err=True)
         raise SystemExit(PARTIAL)
 
 
@@ -60,8 +59,8 @@ def _print(found: list[Gap]) -> None:
     print_table(
         ("key", "epoch", "missing", "waiting #", "since"),
         [
-            (g.key, g.epoch, missing(g.next, g.lowest), g.early, f"{age(g.waiting_since)} ago")
+            (g.key, g.epoch, missing(g.next, g.lowest), g.waiting, f"{age(g.waiting_since)} ago")
             for g in found
         ],
-        empty="no number is missing",
+        empty="no sequence numbers are missing",
     )

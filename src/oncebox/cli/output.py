@@ -1,4 +1,4 @@
-"""Output: tables for people, JSON for programs. What came from outside is escaped."""
+"""Output: tables for people, JSON for programs. Text of messages is escaped."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-PIPED = 1_000
-"""Columns where there is no terminal: nothing is cut for those who search."""
+PIPED_WIDTH = 1_000
+"""Columns without a terminal: nothing is cut, so that grep finds everything."""
 
 console = Console(highlight=False, soft_wrap=False)
 if not console.is_terminal and "COLUMNS" not in os.environ:
-    console.width = PIPED
+    console.width = PIPED_WIDTH
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
@@ -31,7 +31,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Print rows under titles; or say that there are none."""
+    """Print rows under titles, or the text `empty` if there are none."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for title in titles:
         numeric = title.endswith("#")
@@ -46,7 +46,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
 
 
 def text(value: Any) -> str:
-    """A value in a cell."""
+    """A value as the text of a table cell."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -57,12 +57,12 @@ def text(value: Any) -> str:
 
 
 def printable(value: str) -> str:
-    """Text without what would steer a terminal."""
+    """Text without control characters, which could change the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in value)
 
 
 def age(moment: datetime | None) -> str:
-    """How long ago, roughly."""
+    """The time since a moment, such as 5 min; "-" if there is none."""
     if moment is None:
         return "-"
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -73,19 +73,19 @@ def age(moment: datetime | None) -> str:
 
 
 def number(count: int) -> str:
-    """A count that stops at a hundred thousand."""
+    """A count; the databases stop counting at a hundred thousand."""
     return f"{count - 1:,}+" if count > 100_000 else f"{count:,}"
 
 
 class Bar(Progress):
-    """A bar that is moved by the number done so far."""
+    """A progress bar that is set to the number done so far."""
 
-    def seen(self, done: int) -> None:
+    def set_done(self, done: int) -> None:
         self.update(self.task_ids[0], completed=done)
 
 
 def progress_bar(verb: str, total: int | None) -> Bar:
-    """A bar on stderr, for as long as it is entered; None where nobody knows how much there is."""
+    """A progress bar on stderr; `total` is None if it is unknown."""
     bar = Bar(
         TextColumn(verb),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""replay: running messages of the past once more."""
+"""Command `replay`: runs finished messages again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,8 @@ from typing import Any
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.asking import (
-    Moment,
-    asked_why,
-    by_option,
-    dry_run_option,
-    why_option,
-    yes_option,
-)
-from oncebox.cli.group import MISSING
+from oncebox.cli.commands import MISSING
+from oncebox.cli.options import message_filters
 from oncebox.cli.output import (
     age,
     console,
@@ -27,50 +20,59 @@ from oncebox.cli.output import (
     progress_bar,
     text,
 )
+from oncebox.cli.prompts import (
+    by_option,
+    confirm,
+    dry_run_option,
+    prompted_why,
+    why_option,
+    yes_option,
+)
 from oncebox.inbox import Inbox
-from oncebox.past import STATES
-from oncebox.replays import Preview
-from oncebox.store.records import Replay
+from oncebox.model.filters import REPLAYABLE
+from oncebox.model.replay import Replay
+from oncebox.operations.replays import Preview
 
 
 @click.command()
 @app_argument
 @click.argument("name", required=False)
-@click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be repeated.")
-@click.option("--type", metavar="TYPE", help="Of this type.")
-@click.option("--key", help="Of this key.")
-@click.option("--origin", help="Of this origin.")
-@click.option("--since", type=Moment(), help="Received since: 2026-07-14T09:30, or 2h ago as 2h.")
-@click.option("--until", type=Moment(), help="Received before.")
-@click.option("--state", type=click.Choice(STATES), help="In this state; default: done.")
-@click.option("--pace", type=float, help="Messages per second at most; changes a running replay.")
-@click.option("--cancel", is_flag=True, help="Take back what the replay NAME has not run.")
-@click.option("--no-wait", is_flag=True, help="Begin it, and do not watch it.")
+@message_filters
+@click.option(
+    "--state", type=click.Choice(REPLAYABLE), help="Messages in this state; default: done."
+)
+@click.option("--pace", type=float, help="The most messages per second; changes a running replay.")
+@click.option(
+    "--cancel", is_flag=True, help="Cancel the messages of replay NAME that have not run."
+)
+@click.option("--no-wait", is_flag=True, help="Start it and exit, without showing its progress.")
 @why_option
 @by_option
 @dry_run_option
 @yes_option
 @json_option
 def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> None:
-    """Run messages of the past once more, in their old order; or show what was replayed.
+    """Run finished messages again, in their old order.
 
     \b
-    oncebox replay APP                          what was replayed, and what is
-    oncebox replay APP --type T --dry-run       how many messages it would be
+    oncebox replay APP                          list replays
+    oncebox replay APP --type T --dry-run       count the matching messages
     oncebox replay APP NAME --type T --since 2026-07-14 --until 2026-07-15
-    oncebox replay APP NAME                     how far it is
-    oncebox replay APP NAME --pace 50           go on at another pace
-    oncebox replay APP NAME --cancel            take back what has not run
+    oncebox replay APP NAME                     show the progress
+    oncebox replay APP NAME --pace 50           change the pace
+    oncebox replay APP NAME --cancel            cancel what has not run
 
-    The messages are run by whoever drains the inbox: `oncebox run` or `oncebox drain`. A replay
-    goes on whatever happens to this command.
+    The workers of `oncebox run` or `oncebox worker` run the messages. A replay continues if this
+    command ends.
     """
     inbox = app.load()
     names = ("type", "key", "origin", "since", "until", "state")
     which = {what: options[what] for what in names if options[what] is not None}
     if options["ids"]:
         which["ids"] = options["ids"]
-    if options["cancel"] or (name and options["pace"] is not None and not which):
+    if options["cancel"] and (which or options["pace"] is not None):
+        raise click.UsageError("--cancel cancels the whole replay: leave out filters and --pace")
+    if options["cancel"] or (options["pace"] is not None and not which):
         _change(inbox, name, options, as_json)
     elif which:
         _start(inbox, name, which, options, as_json)
@@ -82,16 +84,15 @@ def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> N
 
 def _change(inbox: Inbox, name: str | None, options: dict[str, Any], as_json: bool) -> None:
     if name is None:
-        raise click.UsageError("name the replay: oncebox replay APP NAME --cancel")
+        raise click.UsageError("name the replay: oncebox replay APP NAME ...")
     if options["dry_run"]:
-        raise click.UsageError("--dry-run shows what a new replay would run")
-    deed = {"why": options["why"] or asked_why(), "by": options["by"]}
+        raise click.UsageError("--dry-run is only for a new replay")
+    audit = {"why": options["why"] or prompted_why(), "by": options["by"]}
     if options["cancel"]:
-        if not options["yes"]:
-            click.confirm(f"Take back what {name!r} has not run?", abort=True, err=True)
-        _print(called(inbox, inbox.replays.cancel, name, **deed), as_json)
+        confirm(f"Cancel the messages of {name!r} that have not run?", yes=options["yes"])
+        _print(called(inbox, inbox.replays.cancel, name, **audit), as_json)
     else:
-        _print(called(inbox, inbox.replays.set_pace, name, options["pace"], **deed), as_json)
+        _print(called(inbox, inbox.replays.set_pace, name, options["pace"], **audit), as_json)
 
 
 def _start(
@@ -111,39 +112,40 @@ def _start(
         raise SystemExit(MISSING)
     if name is None:
         raise click.UsageError("name the replay: oncebox replay APP NAME ...")
-    why = options["why"] or asked_why()
-    if not options["yes"]:
-        click.confirm(f"Run {preview.count:,} messages once more?", abort=True, err=True)
+    why = options["why"] or prompted_why()
+    confirm(f"Run {preview.count:,} messages again?", yes=options["yes"])
     begun: Replay = called(
         inbox, inbox.replays.start, name, why=why, by=options["by"], pace=options["pace"], **which
     )
     if options["no_wait"]:
         _print(begun, as_json)
     else:
-        _watch(inbox, begun, as_json)
+        _show_progress(inbox, begun, as_json)
 
 
 def _print_preview(preview: Preview) -> None:
-    click.echo(f"{preview.count:,} messages would run once more")
+    click.echo(f"{preview.count:,} messages would run again")
     if preview.without_payload:
-        click.echo(f"{preview.without_payload:,} more match, but have no payload")
+        click.echo(f"{preview.without_payload:,} more match but have no payload")
     if preview.in_other_states:
-        click.echo(f"{preview.in_other_states:,} more match, but are in another state")
+        click.echo(f"{preview.in_other_states:,} more match but are in another state")
 
 
-def _watch(inbox: Inbox, replay: Replay, as_json: bool) -> None:
+def _show_progress(inbox: Inbox, replay: Replay, as_json: bool) -> None:
     try:
-        if not called(inbox, inbox.look.status).workers:
-            hint = "nobody drains this inbox: start `oncebox run` or `oncebox drain`"
+        if all(worker.is_crashed for worker in called(inbox, inbox.status).workers):
+            hint = "no worker is running: start `oncebox run` or `oncebox worker`"
             click.secho(hint, fg="yellow", err=True)
         with progress_bar("replay", replay.total) as progress:
             while not replay.is_over:
                 time.sleep(0.5)
                 replay = called(inbox, inbox.replays.get, replay.name)
-                progress.seen(replay.stored + replay.skipped - replay.waiting)
+                progress.set_done(replay.stored + replay.skipped - replay.waiting)
     except KeyboardInterrupt:
-        again = f"oncebox replay APP {replay.name}"
-        click.echo(f"it goes on; to look: {again}, to stop it: {again} --cancel", err=True)
+        command = f"oncebox replay APP {replay.name}"
+        click.echo(
+            f"the replay continues; show it: {command}, stop it: {command} --cancel", err=True
+        )
     _print(replay, as_json)
 
 
@@ -161,16 +163,8 @@ def _list(replays: Sequence[Replay], as_json: bool) -> None:
         return
     print_table(
         (
-            "name",
-            "state",
-            "done #",
-            "of #",
-            "waiting #",
-            "dead #",
-            "discarded #",
-            "skipped #",
-            "cancelled #",
-            "begun",
+            *("name", "state", "done #", "of #", "waiting #", "dead #", "discarded #"),
+            *("skipped #", "cancelled #", "started"),
         ),
         [
             (
@@ -179,7 +173,7 @@ def _list(replays: Sequence[Replay], as_json: bool) -> None:
             )
             for r in replays
         ],
-        empty="nothing was replayed",
+        empty="no replays",
     )
 
 

@@ -1,4 +1,4 @@
-"""migrate and sql: the tables."""
+"""Commands `migrate` and `sql`: create the tables, or print their statements."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import click
 
 from oncebox.cli.app import Reference, app_argument, called
 
+claims_only_option = click.option(
+    "--claims-only", is_flag=True, help="Only the tables that inbox.claim() needs."
+)
+
 
 @click.command()
 @app_argument
+@claims_only_option
 @click.option("--dry-run", is_flag=True, help="Print the statements, and execute nothing.")
-def migrate(app: Reference, dry_run: bool) -> None:
-    """Make or update the tables. Harmless when done twice."""
+def migrate(app: Reference, claims_only: bool, dry_run: bool) -> None:
+    """Create or update the tables. Running it twice is harmless."""
     inbox = app.load()
     if dry_run:
-        click.echo(inbox.sql(), nl=False)
+        click.echo(inbox.sql(claims_only=claims_only), nl=False)
         return
-    applied = called(inbox, inbox.migrate)
+    applied = called(inbox, inbox.migrate, claims_only=claims_only)
     for name in applied:
         click.echo(f"applied {name}")
     if not applied:
@@ -25,6 +30,7 @@ def migrate(app: Reference, dry_run: bool) -> None:
 
 @click.command()
 @app_argument
-def sql(app: Reference) -> None:
+@claims_only_option
+def sql(app: Reference, claims_only: bool) -> None:
     """Print every statement that `migrate` executes, for review."""
-    click.echo(app.load().sql(), nl=False)
+    click.echo(app.load().sql(claims_only=claims_only), nl=False)

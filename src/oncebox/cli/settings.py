@@ -1,8 +1,7 @@
-"""Settings: the table [tool.oncebox] of pyproject.toml, checked against the options."""
+"""Settings: reads the table [tool.oncebox] of pyproject.toml and checks it."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable
@@ -13,22 +12,23 @@ import click
 import msgspec
 
 from oncebox.errors import ConfigurationError
+from oncebox.model.suggestions import suggestion
 
 APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""What names an inbox."""
+"""The form of an APP: module:attribute."""
 
 INBOX = "app"
-"""The one setting that is no option."""
+"""The only setting that is not an option."""
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a file says, by the names of the options."""
+    """The settings of a file, by the long names of the options."""
 
     file: Path | None = None
     values: dict[str, Any] = {}
 
     def of(self, command: click.Command) -> dict[str, Any]:
-        """Those that are options of a command, by the names that click knows them by."""
+        """The settings that are options of a command, by the names that click uses."""
         return {
             str(option.name): self.values[name]
             for name, option in _options(command)
@@ -36,17 +36,17 @@ class Settings(msgspec.Struct, frozen=True):
         }
 
     def names(self, command: click.Command) -> list[str]:
-        """Which of them concern a command."""
+        """The names of the settings that a command uses."""
         known = [INBOX, *(name for name, _ in _options(command))]
         return [name for name in self.values if name in known]
 
     def place(self, name: str) -> str:
-        """Where a setting is written."""
+        """The name and the file of a setting, for errors."""
         return f"{name!r} in [tool.oncebox] of {self.file}"
 
 
 def read_settings(commands: Iterable[click.Command]) -> Settings:
-    """The settings of the nearest pyproject.toml. Raises ConfigurationError with a remedy."""
+    """The settings of the nearest pyproject.toml. Raises ConfigurationError."""
     for folder in (Path.cwd(), *Path.cwd().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -64,12 +64,12 @@ def _table(file: Path) -> dict[str, Any]:
     for name in ("tool", "oncebox"):
         table = table.get(name, {})
         if not isinstance(table, dict):
-            raise ConfigurationError(f"{name!r} in {file} is no table: write [tool.oncebox]")
+            raise ConfigurationError(f"{name!r} in {file} is not a table: write [tool.oncebox]")
     return table
 
 
 def _check(settings: Settings, commands: list[click.Command]) -> None:
-    """Refuse what no command knows, and what is of another type than its option."""
+    """Raise ConfigurationError for unknown names and for values of a wrong type."""
     options = dict(pair for command in commands for pair in _options(command))
     for name, value in settings.values.items():
         if name == INBOX:
@@ -83,41 +83,39 @@ def _check(settings: Settings, commands: list[click.Command]) -> None:
 def _check_app(settings: Settings, value: Any) -> None:
     if not isinstance(value, str) or not APP.fullmatch(value):
         raise ConfigurationError(
-            f'{settings.place(INBOX)} names no inbox: write "module:attribute", as in '
-            f'"billing:inbox", not {value!r}'
+            f'{settings.place(INBOX)} must be "module:attribute", as in "billing:inbox", '
+            f"got {value!r}"
         )
 
 
 def _check_type(settings: Settings, name: str, value: Any, option: click.Option) -> None:
     kinds, words = _kinds(option)
-    if type(value) not in kinds:  # not isinstance: True is no number
-        raise ConfigurationError(f"{settings.place(name)} is {words}, not {value!r}")
+    if type(value) not in kinds:  # not isinstance: True is an int
+        raise ConfigurationError(f"{settings.place(name)} must be {words}, got {value!r}")
 
 
 def _kinds(option: click.Option) -> tuple[tuple[type, ...], str]:
-    """The types of TOML that an option takes, and what they are called."""
+    """The TOML types of an option, and their name in errors."""
     if option.is_flag:
         return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):
         return (int,), "a whole number"
     if isinstance(option.type, click.types.FloatParamType):
         return (int, float), "a number"
-    return (str,), "a text in quotes"
+    return (str,), "text in quotes"
 
 
 def _unknown(settings: Settings, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(_dashed(name), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-    return f"unknown setting {settings.place(name)}, {hint}"
+    return f"unknown setting {settings.place(name)}, {suggestion(_dashed(name), sorted(known))}"
 
 
 def _dashed(name: str) -> str:
-    """A name as options have it: log_level is log-level."""
+    """A name in the form of options: log_level becomes log-level."""
     return name.replace("_", "-")
 
 
 def _options(command: click.Command) -> list[tuple[str, click.Option]]:
-    """The options of a command, each with its name as users write it."""
+    """The options of a command by their long names."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     return [(name_of(option), option) for option in options]
 

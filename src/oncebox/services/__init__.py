@@ -1,6 +1,6 @@
 """Services: loops around an inbox, which run until they are told to stop."""
 
-from oncebox.services.consume import Consumer
-from oncebox.services.drain import Drainer
+from oncebox.services.consumer import Consumer
+from oncebox.services.worker import Worker
 
-__all__ = ["Consumer", "Drainer"]
+__all__ = ["Consumer", "Worker"]

@@ -1,4 +1,4 @@
-"""Loop: what services have in common: they run until they are told to stop, in either colour."""
+"""Loop: the base class of services, sync and async, that run until stop() is called."""
 
 from __future__ import annotations
 
@@ -10,37 +10,46 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from oncebox import reports
-from oncebox.database.steps import arun, run
 from oncebox.errors import DatabaseUnavailable
-from oncebox.store.contract import Call, Steps
+from oncebox.processing import outcome_log as reports
+from oncebox.storage.drivers import error_codes
+from oncebox.storage.steps import Call, Steps, arun, run
 
-SOONEST = 0.01
+FIRST_PAUSE = 0.01
 """Seconds of the first pause; each further one is twice as long."""
 
 LONGEST_OUTAGE = 30.0
-"""Seconds between two tries while the database is away."""
+"""The most seconds between two tries while the database is unavailable."""
+
+DATABASE = "the database"
+READ_ONLY = "the database: the server is read-only"
+SOURCE = "the source"
+"""What a service may wait for."""
 
 
 class Loop(ABC):
     """A service. `run()` or `await arun()` returns some time after `stop()`.
 
-    stop() may be called from a signal handler or another thread: what is in hands is finished.
+    stop() may be called from a signal handler or another thread. The service then finishes its
+    messages in flight.
     """
 
     def __init__(self) -> None:
-        # Not an Event: set() in a signal handler that interrupts its wait() would wait for itself.
+        # Not an Event: set() in a signal handler that interrupts wait() would deadlock.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self.is_stopping = False
         self._wake: Callable[[], Any] | None = None
         self._wait: Callable[[float], Any] = self._wait_here
-        self._pause = SOONEST
-        self._waits = False
-        self.on_beat: Callable[[bool], Any] = _nothing
-        """Called whenever it is seen to go on: with True while it waits for the database."""
+        self._pause = FIRST_PAUSE
+        self._outage_of = ""
+        """DATABASE or READ_ONLY during an outage of the database, else ""."""
+        self._trouble: str | None = None
+        """Why the source cannot be read now; None if it can."""
+        self.on_beat: Callable[[str], Any] = _nothing
+        """Called for every heartbeat, with what the service waits for, or ""."""
 
     def stop(self) -> None:
-        """Finish what is in hands, and return from run()."""
+        """Finish the messages in flight, and return from run()."""
         self.is_stopping = True
         self._bell.put(None)
         if self._wake is not None:
@@ -51,15 +60,15 @@ class Loop(ABC):
             self._bell.get(timeout=seconds)
 
     def beat(self) -> None:
-        """It goes on."""
-        self.on_beat(self._waits)
+        """Send a heartbeat to the supervisor."""
+        self.on_beat(self._outage_of or (SOURCE if self._trouble else ""))
 
     def run(self) -> None:
-        """Serve until stop() is called."""
+        """Run until stop() is called."""
         run(self._service(is_async=False))
 
     async def arun(self) -> None:
-        """Serve until stop() is called."""
+        """Run until stop() is called."""
         woken = asyncio.Event()
         self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
 
@@ -78,36 +87,36 @@ class Loop(ABC):
 
     @abstractmethod
     def _service(self, *, is_async: bool) -> Steps[None]:
-        """Serve until it is to stop."""
+        """Run until is_stopping is set."""
 
     def _rest(self, longest: float) -> Steps[None]:
-        """Wait a little, and longer each time in a row."""
+        """Wait: a short time first, and twice as long each time in a row."""
         self._pause = min(self._pause * 2, longest)
         yield partial(self._wait, self._pause)
 
     def _outage(self, name: str, error: DatabaseUnavailable) -> Steps[None]:
-        """The database is away: say so, and wait."""
+        """Log that the database is unavailable, and wait."""
         reports.logger.error(
-            "%s: waits for the database (%s); nothing was committed, and it is tried again in "
-            "%.1f seconds",
+            "%s: database unavailable (%s); nothing was committed, retrying in %.1f s",
             name,
             reports.name(error.__cause__ or error),
             min(self._pause * 2, LONGEST_OUTAGE),
         )
-        self._waits = True
+        is_read_only = error_codes.is_read_only(error.__cause__ or error)
+        self._outage_of = READ_ONLY if is_read_only else DATABASE
         self.beat()
         yield from self._rest(LONGEST_OUTAGE)
 
     def _go_on(self) -> None:
-        """All is well, the database answers: the next pause is short again."""
-        self._pause = SOONEST
-        self._waits = False
+        """The database works: the next pause is short again."""
+        self._pause = FIRST_PAUSE
+        self._outage_of = ""
 
     @staticmethod
     def _off(function: Callable[[], Any], is_async: bool) -> Call:
-        """The call of something that may block: not on an event loop."""
+        """The call of a function that may block: in a thread if there is an event loop."""
         return partial(asyncio.to_thread, function) if is_async else function
 
 
-def _nothing(waits: bool) -> None:
+def _nothing(waits_for: str) -> None:
     pass

@@ -17,8 +17,8 @@ from uuid import uuid4
 import msgspec
 
 from oncebox.inbox import Inbox
-from oncebox.message import Delivery
-from oncebox.outcome import Kind, Outcome
+from oncebox.model.message import Delivery
+from oncebox.model.outcome import Kind, Outcome
 
 
 def event(

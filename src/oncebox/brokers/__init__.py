@@ -1,0 +1,1 @@
+"""Brokers and files that messages come from."""

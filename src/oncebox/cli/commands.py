@@ -1,0 +1,94 @@
+"""The group of commands: reads settings, suggests names, prints errors in one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from oncebox.cli.settings import APP, Settings, name_of, read_settings
+from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
+from oncebox.model.suggestions import suggestion
+from oncebox.services.process_one import leave_process_one
+from oncebox.storage.drivers.transactions import NOTHING_COMMITTED
+
+FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
+"""Exit codes besides 0."""
+
+
+class Commands(click.Group):
+    """The commands of oncebox."""
+
+    _settings = Settings()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leave_process_one()  # not in main(), which other programs may call
+        return super().__call__(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we report it ourselves
+            if "--help" not in ctx.args:  # help works even with wrong settings
+                self._settings = read_settings(self.commands.values())
+            ctx.default_map = {name: self._settings.of(c) for name, c in self.commands.items()}
+            return super().invoke(ctx)
+        except click.BadParameter as error:
+            self._add_place(error)
+            raise
+        except OnceboxError as error:
+            self._print(ctx, error)
+            ctx.exit(exit_code(error))
+
+    def _print(self, ctx: click.Context, error: OnceboxError) -> None:
+        text = str(error).removesuffix(NOTHING_COMMITTED).rstrip(":; ")  # commands do not ack
+        click.secho(f"error: {text}", fg="red", err=True)
+        if isinstance(error, SchemaMissing):
+            app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
+            click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
+        if isinstance(error, ConfigurationError):
+            self._print_settings(ctx)
+
+    def _add_place(self, error: click.BadParameter) -> None:
+        """Add the file to the error of an option that is set in pyproject.toml."""
+        option, context = error.param, error.ctx
+        if isinstance(option, click.Option) and context is not None:
+            source = context.get_parameter_source(str(option.name))
+            if source is ParameterSource.DEFAULT_MAP:
+                error.param_hint = self._settings.place(name_of(option))
+
+    def _print_settings(self, ctx: click.Context) -> None:
+        """Name the settings that may cause an error, without values: they may be passwords."""
+        command = self.commands.get(ctx.invoked_subcommand or "")
+        names = self._settings.names(command) if command is not None else []
+        if names:
+            click.echo(f"{self._settings.file} has settings: {', '.join(names)}", err=True)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+            return name, command, self._with_app(command, rest)
+        except click.UsageError as error:
+            if "Did you mean" in error.message:  # newer versions of click
+                raise
+            shown = [name for name, command in self.commands.items() if not command.hidden]
+            hint = f"{error.message} {suggestion(args[0], shown).capitalize()}"
+            raise click.UsageError(hint, ctx) from error
+
+    def _with_app(self, command: click.Command | None, args: list[str]) -> list[str]:
+        """The arguments, preceded by the APP of the settings if none of them is an APP."""
+        app = os.environ.get("ONCEBOX_APP") or self._settings.values.get("app")
+        takes = command is not None and any(p.name == "app" for p in command.params)
+        if not app or not takes or any(APP.fullmatch(argument) for argument in args):
+            return args
+        return [str(app), *args]
+
+
+def exit_code(error: OnceboxError) -> int:
+    """The exit code for an error."""
+    if isinstance(error, NotFound):
+        return MISSING
+    return USAGE if isinstance(error, ConfigurationError) else FAILURE

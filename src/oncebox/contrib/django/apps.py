@@ -1,0 +1,14 @@
+"""The Django application."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class OnceboxConfig(AppConfig):
+    """The oncebox tables as Django migrations."""
+
+    name = "oncebox.contrib.django"
+    label = "oncebox"
+    verbose_name = "oncebox"
+    default_auto_field = "django.db.models.BigAutoField"

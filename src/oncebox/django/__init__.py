@@ -1,1 +1,0 @@
-"""Django: add "oncebox.django" to INSTALLED_APPS, and `manage.py migrate` makes the tables."""

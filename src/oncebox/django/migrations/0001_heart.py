@@ -1,8 +1,0 @@
-from django.db import migrations
-
-from oncebox.django.operations import ApplyMigration
-
-
-class Migration(migrations.Migration):
-    initial = True
-    operations = [ApplyMigration(1)]  # noqa: RUF012 - Django's own way

@@ -1,8 +1,0 @@
-from django.db import migrations
-
-from oncebox.django.operations import ApplyMigration
-
-
-class Migration(migrations.Migration):
-    dependencies = [("oncebox", "0001_heart")]  # noqa: RUF012 - Django's own way
-    operations = [ApplyMigration(2)]  # noqa: RUF012 - Django's own way

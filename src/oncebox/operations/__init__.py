@@ -1,0 +1,1 @@
+"""What people do to messages afterwards: inspect, retry, replay, purge, archive."""

@@ -1,0 +1,1 @@
+"""Archives of purged messages: file format, location, restore."""

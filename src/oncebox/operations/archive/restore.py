@@ -1,0 +1,188 @@
+"""Archives: what was archived, whether it is sound, and back into the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from oncebox.errors import ArchiveError, ConfigurationError, NotFound
+from oncebox.model.filters import checked_time
+from oncebox.operations.archive.format import (
+    Manifest,
+    check,
+    manifest_names,
+    manifests,
+    read_manifest,
+    reading,
+    records,
+    unfinished,
+    within,
+)
+from oncebox.operations.archive.location import Folder, folder_of
+from oncebox.operations.audit import audit_entry
+from oncebox.operations.methods import async_method, sync_method
+from oncebox.processing.context import Context
+from oncebox.storage.drivers.transactions import run_transaction
+from oncebox.storage.steps import Call, Steps
+
+AT_ONCE = 500
+"""Messages that are restored in one transaction."""
+
+A_DAY = timedelta(days=1)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """Whether an archive is sound."""
+
+    files: int
+    messages: int
+    damaged: Sequence[str]
+    """What is wrong, a sentence each."""
+    unfinished: Sequence[str]
+    """Files without a manifest: who wrote them died, or is still at it. They count for nothing."""
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restoration came to."""
+
+    files: int
+    messages: int
+    """How many came back."""
+    known: int
+    """How many were there already."""
+
+
+class Archives:
+    """What was archived before it was forgotten: `inbox.archives`.
+
+    `place` is where the archive is, if that is not what the retention says. `since` and `until`
+    are about the time when messages were received, and choose whole files.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def _find(
+        self,
+        is_async: bool,
+        *,
+        place: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Steps[list[Manifest]]:
+        """Find the files of the archive, oldest first."""
+        folder, times = self._folder(place), _times(since, until)
+        find = partial(manifests, folder, self._context.consumer, **times)
+        found: list[Manifest] = yield _off(find, is_async)
+        return found
+
+    find = sync_method(_find)
+    afind = async_method(_find)
+
+    def _check(
+        self,
+        is_async: bool,
+        *,
+        place: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Steps[Checked]:
+        """Compare every file to its manifest. `progress` gets the number of files so far."""
+        check = partial(_check_files, self._folder(place), self._context.consumer, progress)
+        checked: Checked = yield _off(check, is_async)
+        return checked
+
+    check = sync_method(_check)
+    acheck = async_method(_check)
+
+    def _folder(self, place: str | None) -> Folder:
+        archive = place or (self._context.retention and self._context.retention.archive)
+        if not archive:
+            raise ConfigurationError(
+                f"inbox {self._context.consumer!r} has no archive: give it "
+                'retention=Retention(days=7, archive="..."), or say where the archive is'
+            )
+        return folder_of(archive)
+
+    def _restore(
+        self,
+        is_async: bool,
+        *,
+        why: str,
+        by: str | None = None,
+        place: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        keep: timedelta = A_DAY,
+        progress: Callable[[int], None] | None = None,
+    ) -> Steps[Restored]:
+        """Restore archived messages. Messages that exist already stay as they are.
+
+        Each file is checked before any of its messages is restored. For `keep`, nothing is purged.
+        """
+        audit = audit_entry("restore", by, why)
+        folder = self._folder(place)
+        times = _times(since, until)
+        everything: list[Manifest] = yield _off(
+            partial(manifests, folder, self._context.consumer), is_async
+        )
+        found = within(everything, **times)
+        if not found:
+            raise NotFound("there is no such file in the archive")
+        # Numbers go on behind all that is archived: more of it may be restored later.
+        last_seq = max(manifest.last_seq for manifest in everything)
+        database = yield from self._context.open(is_async)
+        store, consumer = self._context.store, self._context.consumer
+        restored = read = 0
+        # What changed after it was archived is in a later file as well, and that one is right.
+        for manifest in sorted(found, key=lambda manifest: manifest.made_at, reverse=True):
+            yield _off(partial(check, folder, manifest), is_async)
+            begin = partial(
+                store.begin_restore,
+                consumer=consumer,
+                keep=keep.total_seconds(),
+                last_seq=last_seq,
+                file=manifest.file,
+                audit=audit,
+            )
+            yield from run_transaction(database, begin)
+            batches = records(folder, manifest, at_once=AT_ONCE)
+            while batch := (yield _off(partial(next, batches, None), is_async)):
+                bring = partial(store.restore, consumer=consumer, records=batch)
+                restored += yield from run_transaction(database, bring)
+                read += len(batch)
+                if progress is not None:
+                    progress(read)
+        return Restored(len(found), restored, read - restored)
+
+    restore = sync_method(_restore)
+    arestore = async_method(_restore)
+
+
+def _check_files(folder: Folder, consumer: str, progress: Callable[[int], None] | None) -> Checked:
+    messages, damaged = 0, []
+    names = manifest_names(folder, consumer)
+    for number, name in enumerate(names, start=1):
+        try:
+            manifest = reading(partial(read_manifest, folder, name))
+            messages += manifest.count
+            reading(partial(check, folder, manifest))
+        except ArchiveError as error:
+            damaged.append(str(error))
+        if progress is not None:
+            progress(number)
+    return Checked(len(names), messages, damaged, unfinished(folder, consumer))
+
+
+def _off(function: Callable[[], Any], is_async: bool) -> Call:
+    """The call of something that reads files: not on an event loop."""
+    call = partial(reading, function)
+    return partial(asyncio.to_thread, call) if is_async else call
+
+
+def _times(since: datetime | None, until: datetime | None) -> dict[str, datetime | None]:
+    return {"since": checked_time("since", since), "until": checked_time("until", until)}

@@ -1,0 +1,22 @@
+"""Audit: who did what to which messages, and why."""
+
+from __future__ import annotations
+
+import getpass
+
+from oncebox.errors import ConfigurationError
+from oncebox.storage.records import AuditEntry
+
+
+def audit_entry(action: str, by: str | None, why: str) -> AuditEntry:
+    """What the audit log records of an operator's action. Raises ConfigurationError."""
+    if not isinstance(why, str) or not why.strip():
+        raise ConfigurationError(f'{action}() needs why="...": it is recorded in the audit log')
+    return AuditEntry(action, by or _user(), why)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        return "unknown"

@@ -1,0 +1,258 @@
+"""Dead letters: find, retry and discard them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Unpack
+
+import msgspec
+
+from oncebox.errors import ConfigurationError, MissingId, NotFound
+from oncebox.model.dead_letter import DeadLetter
+from oncebox.model.filters import DeadLetterFilter, checked_dead_letter_filter
+from oncebox.model.identity.validation import LIMIT
+from oncebox.model.inspection import DeadLetterGroup
+from oncebox.model.message import Delivery, Message
+from oncebox.model.ordering import Ordering
+from oncebox.model.outcome import Kind, Reason
+from oncebox.operations.audit import audit_entry
+from oncebox.operations.methods import async_method, sync_method
+from oncebox.processing.context import Context
+from oncebox.processing.plan import Item, Plan
+from oncebox.processing.resequencing import take_in
+from oncebox.storage.drivers.contract import Work
+from oncebox.storage.drivers.transactions import run_transaction
+from oncebox.storage.records import AuditEntry
+from oncebox.storage.steps import Steps
+from oncebox.storage.worker_identity import worker_name
+
+CHUNK = 200
+"""Letters per transaction. Each may lock a key, and the lock table of a server is limited."""
+
+LONGEST_KEY = 10_000
+"""Letters of the same keys that come along."""
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """The result of retry() or discard()."""
+
+    done: int
+    """How many letters were acted on."""
+    left: int
+    """The others: deleted meanwhile, still without an id, quarantined for another reason,
+    or another transaction held the lock of their key."""
+
+
+class DeadLetters:
+    """The dead letters and the quarantine of an inbox: `inbox.dead_letters`.
+
+    `retry` puts a letter back at the head of its key, and releases a quarantined one. `discard`
+    deletes it and unblocks its key. Both take ids, or the filters of `find`, and are recorded in
+    the audit log.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def _find(
+        self,
+        is_async: bool,
+        *ids: int,
+        limit: int = 100,
+        after: int = 0,
+        **filter: Unpack[DeadLetterFilter],
+    ) -> Steps[list[DeadLetter]]:
+        """Find the letters that match, oldest first. `after` is the id to continue behind."""
+        return self._context.read(
+            is_async,
+            self._context.store.find_dead_letters,
+            checked_dead_letter_filter(filter),
+            ids=_checked_ids(ids),
+            limit=limit,
+            after=after,
+        )
+
+    find = sync_method(_find)
+    afind = async_method(_find)
+
+    def _groups(self, is_async: bool, *, limit: int = 50) -> Steps[list[DeadLetterGroup]]:
+        """Count dead letters by state, reason, error and type."""
+        return self._context.read(is_async, self._context.store.dead_letter_groups, limit=limit)
+
+    groups = sync_method(_groups)
+    agroups = async_method(_groups)
+
+    def _retry(
+        self,
+        is_async: bool,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[DeadLetterFilter],
+    ) -> Steps[Acted]:
+        """Put letters back: a worker runs them again, each at the head of its key.
+
+        `by` is the operator; the default is the user of this process. `progress` gets the number of
+        letters done so far. Without ids or filters, pass `everything=True`.
+        """
+        return self._act("retry", is_async, ids, filter, why, by, everything, progress)
+
+    retry = sync_method(_retry)
+    aretry = async_method(_retry)
+
+    def _discard(
+        self,
+        is_async: bool,
+        *ids: int,
+        why: str,
+        by: str | None = None,
+        everything: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **filter: Unpack[DeadLetterFilter],
+    ) -> Steps[Acted]:
+        """Delete letters and unblock their keys. The parameters are those of retry()."""
+        return self._act("discard", is_async, ids, filter, why, by, everything, progress)
+
+    discard = sync_method(_discard)
+    adiscard = async_method(_discard)
+
+    def _act(
+        self,
+        action: str,
+        is_async: bool,
+        ids: Sequence[int],
+        filter: DeadLetterFilter,
+        why: str,
+        by: str | None,
+        everything: bool,
+        progress: Callable[[int], None] | None,
+    ) -> Steps[Acted]:
+        checked = checked_dead_letter_filter(filter)
+        if not (everything or ids or any(checked.values())):
+            raise ConfigurationError(f"{action}() needs ids or filters, or everything=True")
+        audit = audit_entry(action, by, why)
+        database = yield from self._context.open(is_async)
+        newest = yield from self._context.read(is_async, self._context.store.newest_dead_letter)
+        act = partial(self._chunk, audit, checked, _checked_ids(ids), newest)
+        done = left = after = 0
+        while True:
+            letters, acted = yield from run_transaction(database, partial(act, after))
+            done, left = done + acted, left + len(letters) - acted
+            if progress is not None and letters:
+                progress(done)
+            if len(letters) < CHUNK:
+                break
+            after = letters[CHUNK - 1].id
+        _check_found(ids, done + left)
+        return Acted(done, left)
+
+    def _chunk(
+        self,
+        audit: AuditEntry,
+        filter: DeadLetterFilter,
+        ids: list[int] | None,
+        newest: int,
+        after: int,
+        work: Work,
+    ) -> Steps[tuple[list[DeadLetter], int]]:
+        """Act on some letters in one transaction. Returns them, and how many were acted on."""
+        store, consumer = self._context.store, self._context.consumer
+        find = partial(store.find_dead_letters, work, consumer, filter, ids=ids, up_to=newest)
+        letters = yield from find(limit=CHUNK, after=after)
+        if not letters:
+            return letters, 0
+        # Whole keys: later letters of a key must not be released before its earlier ones are back.
+        keys = sorted({letter.key for letter in letters if letter.key is not None})
+        rest = yield from find(keys=keys, limit=LONGEST_KEY, after=letters[-1].id)
+        letters += rest
+        free = yield from store.lock_dead_letters(work, consumer, letters)
+        if audit.action == "discard":
+            yield from store.discard_dead_letters(work, consumer, free, audit)
+            return letters, len(free)
+        strangers = [letter for letter in free if letter.seq is None]
+        known = [letter for letter in free if letter.seq is not None]
+        admitted, refused = yield from self._admit(work, strangers)
+        if admitted or refused:
+            yield from store.discard_dead_letters(work, consumer, [*admitted, *refused], audit)
+        if known:
+            yield from store.retry_dead_letters(work, consumer, known, audit)
+        return letters, len(known) + len(admitted)
+
+    def _admit(
+        self, work: Work, letters: Sequence[DeadLetter]
+    ) -> Steps[tuple[list[DeadLetter], list[DeadLetter]]]:
+        """Take in what was never claimed, as if it arrived now: what was, and what is quarantined
+        for another reason from now on. What has no identity still is neither."""
+        items = {letter.id: self._item(letter) for letter in letters}
+        plan = Plan(
+            [item for item in items.values() if item is not None],
+            ordering=Ordering.strict,
+            chance=random.random,
+            receiving=True,
+        )
+        if not plan.items:
+            return [], []
+        store, consumer = self._context.store, self._context.consumer
+        claims = yield from take_in(
+            store,
+            work,
+            consumer,
+            plan.arrivals,
+            gaps=self._context.gaps,
+            receiving=True,
+            keep_payload=self._context.keep_payload,
+        )
+        plan.decide(claims)
+        yield from store.record(work, consumer, worker_name(0), plan.entries)
+        fates = dict(zip(plan.items, plan.outcomes, strict=True))
+        found = [(letter, item) for letter in letters if (item := items[letter.id]) is not None]
+        refused = [x for x, item in found if fates[item].kind is Kind.quarantined]
+        return [x for x, _ in found if x not in refused], refused
+
+    def _item(self, letter: DeadLetter) -> Item | None:
+        """The letter as an arrival: with today's identity, or one that sets its bytes apart."""
+        delivery = Delivery(
+            letter.payload, letter.headers, letter.key, letter.source, letter.coordinates
+        )
+        item = Item(delivery)
+        try:
+            of_its_own = letter.reason == Reason.payload_mismatch
+            item.message = _apart(letter) if of_its_own else self._context.identity(delivery)
+        except MissingId:
+            return None
+        return item
+
+
+def _apart(letter: DeadLetter) -> Message:
+    """A message of the same id with other bytes, that is to be run all the same."""
+    digest = (letter.content_hash or b"").hex()
+    room = LIMIT - 1 - len(digest)
+    return Message(
+        id=(letter.message_id or "").encode()[:room].decode(errors="ignore") + f"~{digest}",
+        payload=letter.payload,
+        origin=letter.origin or "default",
+        type=letter.type or "",
+        version=letter.version or 0,
+        key=letter.key,
+        headers=letter.headers,
+        occurred_at=letter.occurred_at,
+        content_hash=letter.content_hash,
+    )
+
+
+def _checked_ids(ids: Iterable[int]) -> list[int] | None:
+    numbers = list(ids)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ConfigurationError(f"the id of a dead letter is an integer, got {number!r}")
+    return numbers or None
+
+
+def _check_found(ids: Sequence[int], found: int) -> None:
+    if ids and not found:
+        numbers = ", ".join(map(str, ids))
+        raise NotFound(f"there is no dead letter {numbers} in this inbox")

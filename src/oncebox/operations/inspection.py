@@ -1,0 +1,64 @@
+"""Inspection: the status of an inbox, and its messages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from oncebox.errors import NotFound
+from oncebox.model.inspection import MessageDetail, MessageSummary, Rates, Status
+from oncebox.operations.erase import Erasing
+from oncebox.operations.methods import async_method, sync_method
+from oncebox.processing.context import Context
+from oncebox.storage.steps import Steps
+
+DAY = timedelta(days=1)
+
+
+def read_status(context: Context, is_async: bool) -> Steps[Status]:
+    """Counts, rates, workers and positions of an inbox."""
+    return context.read(is_async, context.store.status)
+
+
+def read_rates(context: Context, is_async: bool, since: datetime) -> Steps[Rates]:
+    """How many messages had which outcome since a time, to the minute."""
+    return context.read(is_async, context.store.rates, since=since)
+
+
+class Messages(Erasing):
+    """The messages of an inbox: `inbox.messages`."""
+
+    def _find(
+        self,
+        is_async: bool,
+        *,
+        limit: int = 50,
+        after: int = 0,
+        since: timedelta | None = DAY,
+        state: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+    ) -> Steps[list[MessageSummary]]:
+        """Find the messages that arrived last, in order of arrival.
+
+        `after` is a seq: only messages behind it are found, from the first on.
+        """
+        start = None if since is None else datetime.now(UTC) - since
+        read = self._context.store.messages
+        return self._context.read(
+            is_async, read, limit=limit, after=after, since=start, state=state, type=type, key=key
+        )
+
+    find = sync_method(_find)
+    afind = async_method(_find)
+
+    def _get(
+        self, is_async: bool, id: str, *, origin: str | None = None
+    ) -> Steps[list[MessageDetail]]:
+        """Everything about a message. Returns several if more than one origin uses the id."""
+        found = yield from self._context.read(is_async, self._context.store.message, id, origin)
+        if not found:
+            raise NotFound(f"there is no message {id!r} in this inbox")
+        return found
+
+    get = sync_method(_get)
+    aget = async_method(_get)

@@ -1,0 +1,1 @@
+"""What happens to a batch: claim, run, record, commit."""

@@ -1,0 +1,86 @@
+"""The database of an inbox: opened on first use, checked once, closed by its owner."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections.abc import Callable
+
+from oncebox.errors import ConfigurationError, ForkedInbox
+from oncebox.storage.contract import Store
+from oncebox.storage.drivers.connect import Target
+from oncebox.storage.drivers.contract import Database
+from oncebox.storage.steps import Steps
+
+
+class InboxDatabase:
+    """Opens the database of an inbox on first use. Several threads may use it."""
+
+    def __init__(
+        self, target: Target, store: Store, check: Callable[[Database, Store], Steps[None]]
+    ) -> None:
+        self.target = target
+        self.current: Database | None = None
+        self._store = store
+        self._check = check
+        self._opened_by = 0
+        self._ready = False
+        self._lock = threading.Lock()
+
+    def open(self, is_async: bool) -> Steps[Database]:
+        """Return the open database. The first call connects and checks the schema."""
+        with self._lock:
+            if self.current is None:
+                self.current = self.target.make(is_async)
+                self._opened_by = os.getpid()
+            elif self._opened_by != os.getpid():
+                raise ForkedInbox
+            database = self.current
+        if not self._ready:
+            yield from database.open()
+            yield from self._check(database, self._store)
+            with self._lock:
+                self._ready = self.current is database
+        return database
+
+    def open_for_operation(self, is_async: bool) -> Steps[Database]:
+        """As open(), for work without handlers. Raises ConfigurationError if it is sync or async
+        while the database is the other."""
+        if self.target.is_async is not None and self.target.is_async is not is_async:
+            kind, verb = ("async", "begin") if self.target.is_async else ("sync", "do not begin")
+            raise ConfigurationError(
+                f"this inbox is {kind}: its methods {verb} with an a, as in aretry()"
+            )
+        return (yield from self.open(is_async))
+
+    def close(self) -> Steps[None]:
+        """Close the connections that this process opened."""
+        with self._lock:
+            database, self.current, self._ready = self.current, None, False
+        if database is not None and self._opened_by == os.getpid():
+            yield from database.close()
+
+
+class WorkerSlots:
+    """Numbers for units of work that run at the same time.
+
+    Each counts in a row of its own, so that none waits for another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free = [0]
+
+    def take(self) -> int:
+        """Take the lowest free number."""
+        with self._lock:
+            slot = heapq.heappop(self._free)
+            if not self._free:
+                self._free.append(slot + 1)
+            return slot
+
+    def release(self, slot: int) -> None:
+        """Make a number free again."""
+        with self._lock:
+            heapq.heappush(self._free, slot)

@@ -1,0 +1,313 @@
+"""Handlers: the user's functions, found by type and version."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from oncebox.errors import (
+    ConfigurationError,
+    HandlerError,
+    PayloadTooLarge,
+    Undecodable,
+    UnknownType,
+    UnknownVersion,
+)
+from oncebox.model.message import Message
+from oncebox.model.ordering import Ordering
+from oncebox.model.retry import Retry
+from oncebox.processing import decoding as payload
+
+Function = Callable[..., Any]
+ANY_TYPE = "*"
+
+
+class Handler(msgspec.Struct, frozen=True, eq=False):
+    """A function for the messages of one type and version."""
+
+    function: Function
+    type: str
+    version: int
+    shape: payload.Shape
+    batch: bool
+    takes_tx: bool
+    retry: Retry
+    ordering: Ordering
+
+
+def checked_retry(retry: Any) -> Retry:
+    """A retry policy, or a ConfigurationError."""
+    if not isinstance(retry, Retry):
+        raise ConfigurationError(f"retry is a policy such as Retry(max_attempts=5), not {retry!r}")
+    return retry
+
+
+def checked_ordering(ordering: Any) -> Ordering:
+    """An order policy, or a ConfigurationError."""
+    try:
+        return Ordering(ordering)
+    except ValueError:
+        raise ConfigurationError(f"order is 'park' or 'skip', not {ordering!r}") from None
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where a message goes: to a handler, by way of the upcasters between their versions."""
+
+    handler: Handler
+    upcasters: tuple[Function, ...] = ()
+
+    def decode(self, message: Message) -> Any:
+        """The payload as the handler takes it. Raises Undecodable."""
+        if not self.upcasters:
+            decode = self.handler.shape.decode
+            return message if decode is None else decode(message.payload)
+        value = payload.plain(message)
+        for upcast in self.upcasters:
+            try:
+                value = upcast(value)
+            except Exception as error:
+                raise Undecodable(
+                    f"upcaster {_name(upcast)} failed: {type(error).__name__}: {error}"
+                ) from error
+        return self.handler.shape.convert(value)
+
+
+class Registry:
+    """All handlers, upcasters and ignored types of an inbox."""
+
+    def __init__(
+        self, *, retry: Retry, ordering: Ordering, payload_limit: int, ignore_unknown: bool = False
+    ) -> None:
+        self._ignore_unknown = ignore_unknown
+        self._retry = retry
+        self._ordering = ordering
+        self._payload_limit = payload_limit
+        self._handlers: dict[tuple[str, int], Handler] = {}
+        self._upcasters: dict[tuple[str, int], Function] = {}
+        self._ignored: list[str] = []
+        self._routes: dict[tuple[str, int], Route] = {}
+        self.is_async: bool | None = None
+        self._because = ""
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    # -- registration -------------------------------------------------------------------------
+
+    def add(
+        self,
+        function: Function,
+        type_: str,
+        version: int,
+        *,
+        batch: bool = False,
+        retry: Retry | None = None,
+        ordering: Ordering | None = None,
+    ) -> None:
+        """Register a handler. Raises HandlerError for what could not work later."""
+        name = _name(function)
+        _check_type(type_, name)
+        if "*" in type_ and type_ != ANY_TYPE:
+            raise HandlerError(f'{name}: on() takes one type or "*"; patterns are for ignore()')
+        _check_version(version, name)
+        if (known := self._handlers.get((type_, version))) is not None:
+            raise HandlerError(
+                f"{type_!r} version {version} already has the handler {_name(known.function)}: "
+                f"{name} would never run"
+            )
+        annotation, takes_tx = _signature(function, batch=batch)
+        shape = payload.shape_of(annotation)
+        self._check_colour(function)
+        self._handlers[type_, version] = Handler(
+            function=function,
+            type=type_,
+            version=version,
+            shape=shape,
+            batch=batch,
+            takes_tx=takes_tx,
+            retry=self._retry if retry is None else checked_retry(retry),
+            ordering=self._ordering if ordering is None else checked_ordering(ordering),
+        )
+        self._routes.clear()
+
+    def add_upcaster(self, function: Function, type_: str, from_version: int) -> None:
+        """Register a function that lifts plain values from one version to the next."""
+        _check_type(type_, _name(function))
+        _check_version(from_version, _name(function))
+        if inspect.iscoroutinefunction(_called(function)):
+            raise HandlerError(f"upcaster {_name(function)} must be a plain function, not async")
+        if (type_, from_version) in self._upcasters:
+            raise HandlerError(f"{type_!r} version {from_version} already has an upcaster")
+        self._upcasters[type_, from_version] = function
+        self._routes.clear()
+
+    def ignore(self, *patterns: str) -> None:
+        """Name the types that this consumer does not want; `c.*` stands for all that begin so."""
+        for pattern in patterns:
+            _check_type(pattern, "ignore")
+            if not pattern.strip("*?"):
+                raise HandlerError(f"ignoring {pattern!r} would drop every message: name the types")
+        self._ignored += patterns
+
+    def set_colour(self, is_async: bool, because: str) -> None:
+        """Fix the colour of the inbox; from now on handlers of the other one are refused."""
+        if self.is_async is None:
+            self.is_async = is_async
+            self._because = because
+        if self.is_async is not is_async:
+            raise HandlerError(
+                f"{because} is {_colour(is_async)}, but {self._because} is "
+                f"{_colour(self.is_async)}: an inbox is {_colour(self.is_async)} as a whole "
+                "(handlers, database, and process() or aprocess())"
+            )
+
+    def _check_colour(self, function: Function) -> None:
+        called = _called(function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise HandlerError(f"handler {_name(function)} is a generator and would never run")
+        self.set_colour(inspect.iscoroutinefunction(called), f"handler {_name(function)}")
+
+    # -- routing ------------------------------------------------------------------------------
+
+    def ignores(self, message: Message) -> bool:
+        """Whether messages of this type are settled without a trace other than a count."""
+        if not self._ignored and not self._ignore_unknown:
+            return False
+        types = {known for known, _ in self._handlers}
+        if message.type in types:  # named by a handler: no pattern takes it away
+            return False
+        if any(fnmatchcase(message.type, pattern) for pattern in self._ignored):
+            return True
+        return self._ignore_unknown and ANY_TYPE not in types
+
+    def route(self, message: Message) -> Route:
+        """Where this message goes. Raises what makes it a dead letter on arrival."""
+        if len(message.payload) > self._payload_limit:
+            raise PayloadTooLarge(
+                f"the payload has {len(message.payload)} bytes, the limit is {self._payload_limit}"
+            )
+        wanted = (message.type, message.version)
+        route = self._routes.get(wanted)
+        if route is None:
+            route = self._find(*wanted)
+            # Types come from outside: only what has a handler of its own is remembered.
+            if route.handler.type != ANY_TYPE:
+                self._routes[wanted] = route
+        return route
+
+    def _find(self, type_: str, version: int) -> Route:
+        chain: list[Function] = []
+        at = version
+        while (handler := self._handlers.get((type_, at))) is None:
+            upcaster = self._upcasters.get((type_, at))
+            if upcaster is None:
+                return self._catch_all(type_, version)
+            chain.append(upcaster)
+            at += 1
+        return Route(handler, tuple(chain))
+
+    def _catch_all(self, type_: str, version: int) -> Route:
+        known = sorted(v for t, v in self._handlers if t == type_)
+        if known:
+            versions = ", ".join(map(str, known))
+            raise UnknownVersion(
+                f"no handler for {type_!r} with version {version or '(not a number)'}; "
+                f"handlers take version {versions}"
+            )
+        for (candidate, _), handler in self._handlers.items():
+            if candidate == ANY_TYPE:
+                return Route(handler)
+        raise UnknownType(f"no handler for type {type_!r}" if type_ else "the message has no type")
+
+
+def check_answer(handler: Handler, answer: Any) -> None:
+    """Refuse a handler that returned the work instead of doing it."""
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer):
+        if hasattr(answer, "close"):
+            answer.close()
+        raise HandlerError(
+            f"handler {_name(handler.function)} returned a {type(answer).__name__} that nobody "
+            "runs: make it async def, or a plain function"
+        )
+
+
+def _signature(function: Function, *, batch: bool) -> tuple[Any, bool]:
+    """The payload's annotation, and whether the function takes the transaction."""
+    name = _name(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise HandlerError(f"{function!r} is not a function") from error
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    demands = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    misplaced = any(p.name == "tx" for p in [*positional[2:], *positional[:1]])
+    if not 1 <= len(required) <= 2 or demands or misplaced:
+        raise HandlerError(f"handler {name} must take (payload) or (payload, tx)")
+    takes_tx = len(required) == 2 or (len(positional) > 1 and positional[1].name == "tx")
+    return _annotation(function, positional[0], batch=batch), takes_tx
+
+
+def _annotation(function: Function, parameter: inspect.Parameter, *, batch: bool) -> Any:
+    if parameter.annotation is parameter.empty:
+        return Any
+    name = _name(function)
+    annotation: Any = parameter.annotation
+    if isinstance(annotation, str):
+        annotation = _resolve(function, annotation)
+    if not batch:
+        return annotation
+    if typing.get_origin(annotation) is not list:
+        raise HandlerError(f"batch handler {name} must take list[...], not {annotation!r}")
+    return typing.get_args(annotation)[0]
+
+
+def _resolve(function: Function, annotation: str) -> Any:
+    """Evaluate a postponed annotation where the function was defined, closure included."""
+    called = inspect.unwrap(_called(function))
+    scope = dict(getattr(called, "__globals__", {}))
+    names = called.__code__.co_freevars if inspect.isfunction(called) else ()
+    for name, cell in zip(names, called.__closure__ or () if names else (), strict=True):
+        with contextlib.suppress(ValueError):  # empty: the name is being defined right now
+            scope[name] = cell.cell_contents
+    try:
+        return eval(annotation, scope)  # what typing.get_type_hints does, for one parameter
+    except Exception as error:
+        raise HandlerError(
+            f"handler {_name(function)}: the annotation {annotation!r} cannot be resolved "
+            f"({error}); define the type at module level"
+        ) from error
+
+
+def _called(function: Function) -> Any:
+    """The plain function that runs in the end: of a partial, a method, or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    return getattr(function, "__func__", function)
+
+
+def _check_type(type_: str, name: str) -> None:
+    if not isinstance(type_, str) or not type_:
+        raise HandlerError(f"{name}: a message type is a non-empty text, not {type_!r}")
+
+
+def _check_version(version: int, name: str) -> None:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise HandlerError(f"{name}: a version is an integer from 1, not {version!r}")
+
+
+def _colour(is_async: bool) -> str:
+    return "async" if is_async else "sync"
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", repr(function))

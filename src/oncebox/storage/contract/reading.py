@@ -1,0 +1,49 @@
+"""Reading: status, lists and details for operators."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from oncebox.model.inspection import DeadLetterGroup, MessageDetail, MessageSummary, Rates, Status
+from oncebox.storage.contract.connection import Connection
+from oncebox.storage.steps import Steps
+
+
+class ReadingStore(Protocol):
+    """Status, lists and details for operators."""
+
+    def status(self, connection: Connection, consumer: str) -> Steps[Status]:
+        """Counts, rates, workers and positions of a consumer."""
+        ...
+
+    def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
+        """How many messages had which outcome since a time, to the minute."""
+        ...
+
+    def messages(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        limit: int,
+        after: int,
+        since: datetime | None,
+        state: str | None,
+        type: str | None,
+        key: str | None,
+    ) -> Steps[list[MessageSummary]]:
+        """The messages that arrived last, in order of arrival; or those behind the seq `after`."""
+        ...
+
+    def message(
+        self, connection: Connection, consumer: str, id: str, origin: str | None
+    ) -> Steps[list[MessageDetail]]:
+        """Everything about the messages with an id, one per origin."""
+        ...
+
+    def dead_letter_groups(
+        self, connection: Connection, consumer: str, *, limit: int
+    ) -> Steps[list[DeadLetterGroup]]:
+        """Counts of dead letters by state, reason, error and type."""
+        ...

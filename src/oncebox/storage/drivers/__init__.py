@@ -1,0 +1,1 @@
+"""Adapters for database drivers, and the transactions on top of them."""

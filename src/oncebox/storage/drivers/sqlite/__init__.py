@@ -1,0 +1,1 @@
+"""SQLite by sqlite3 and aiosqlite."""

@@ -1,0 +1,229 @@
+"""Transaction and AsyncTransaction: the `tx` of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Generic, TypeVar
+
+from oncebox.errors import OnceboxError
+from oncebox.model.message import Message
+from oncebox.storage.drivers.contract import Work
+from oncebox.storage.steps import arun, run
+
+T = TypeVar("T")
+
+
+class _Transaction:
+    """The common part of Transaction and AsyncTransaction."""
+
+    __slots__ = ("_message", "_work")
+
+    def __init__(self, work: Work, message: Message | None) -> None:
+        self._work = work
+        self._message = message
+
+    def _end(self) -> None:
+        """Refuse further use: threads or tasks that the handler started must not write any more."""
+        self._work = _ENDED
+
+    @property
+    def message(self) -> Message:
+        """The message that the handler gets. Raises in a batch handler."""
+        if self._message is None:
+            raise OnceboxError(
+                "tx.message does not exist in a batch handler: add a list[Message] parameter"
+            )
+        return self._message
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection. Do not commit or roll back on it."""
+        self._work.is_exposed = True
+        return self._work.connection
+
+    @property
+    def session(self) -> Any:
+        """With SQLAlchemy: a Session (or AsyncSession) joined to this transaction."""
+        return self._work.session
+
+
+class _Ended:
+    """this transaction has ended, because its handler has returned"""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OnceboxError(self.__doc__)
+
+
+_ENDED: Any = _Ended()
+
+
+class Result:
+    """The result of a statement. Reading it waits for the database."""
+
+    __slots__ = ("__weakref__", "_handle", "_work")
+
+    def __init__(self, work: Work, handle: Any) -> None:
+        self._work = work
+        self._handle = handle
+
+    def rows(self) -> list[Any]:
+        """All rows."""
+        return run(self._work.rows(self._handle))
+
+    def one(self) -> Any:
+        """The only row. Raises OnceboxError if there are none or several."""
+        return _only(self.rows())
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that the statement changed or returned."""
+        return run(self._work.rowcount(self._handle))
+
+
+class Transaction(_Transaction):
+    """The transaction of the claim: it commits a handler's writes once, or not at all.
+
+    A handler writes only here. It may run several times before its transaction commits.
+    """
+
+    __slots__ = ()
+
+    def execute(self, sql: str, /, *args: Any, **params: Any) -> Result:
+        """Execute a statement with `:name` parameters.
+
+        On PostgreSQL statements are pipelined: an error may be raised by a later statement, at the
+        end of the handler, or when a result is read. Use savepoint() to catch an error.
+        """
+        _check_is_named(args)
+        result = Result(self._work, self._work.submit(sql, params)())
+        self._work.hold(result)
+        return result
+
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+        """Execute a statement once per row of parameters."""
+        self._work.submit_many(sql, rows)()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A block whose errors can be caught: an error undoes only the work of the block."""
+        run(self._work.enter_savepoint())
+        try:
+            yield
+            run(self._work.release_savepoint())
+        except BaseException as error:
+            run(self._work.rollback_to_savepoint(error))
+            raise
+
+
+class AsyncResult:
+    """The result of a statement. Reading it waits for the database."""
+
+    __slots__ = ("__weakref__", "_handle", "_work")
+
+    def __init__(self, work: Work, handle: Any) -> None:
+        self._work = work
+        self._handle = handle
+
+    async def rows(self) -> list[Any]:
+        """All rows."""
+        return await arun(self._work.rows(self._handle))
+
+    async def one(self) -> Any:
+        """The only row. Raises OnceboxError if there are none or several."""
+        return _only(await self.rows())
+
+    @property
+    async def rowcount(self) -> int:
+        """The number of rows that the statement changed or returned: `await result.rowcount`."""
+        return await arun(self._work.rowcount(self._handle))
+
+
+class _MustAwait(Generic[T]):
+    """An awaitable that fails the handler if it is never awaited."""
+
+    __slots__ = ("_coroutine", "_tx")
+
+    def __init__(self, tx: AsyncTransaction, coroutine: Coroutine[Any, Any, T]) -> None:
+        if tx._work is _ENDED:
+            coroutine.close()
+            raise OnceboxError(_Ended.__doc__)
+        self._tx = tx
+        self._coroutine = coroutine
+        tx._not_awaited.add(self)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._tx._not_awaited.discard(self)
+        return self._coroutine.__await__()
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
+class AsyncTransaction(_Transaction):
+    """The transaction of the claim, for async handlers; see Transaction."""
+
+    __slots__ = ("_not_awaited",)
+
+    def __init__(self, work: Work, message: Message | None) -> None:
+        super().__init__(work, message)
+        self._not_awaited: set[_MustAwait[Any]] = set()
+
+    def execute(self, sql: str, /, *args: Any, **params: Any) -> Awaitable[AsyncResult]:
+        """Execute a statement with `:name` parameters; see Transaction.execute."""
+        _check_is_named(args)
+        return _MustAwait(self, self._execute(sql, params))
+
+    async def _execute(self, sql: str, params: Mapping[str, Any]) -> AsyncResult:
+        result = AsyncResult(self._work, await self._work.submit(sql, params)())
+        self._work.hold(result)
+        return result
+
+    def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> Awaitable[None]:
+        """Execute a statement once per row of parameters."""
+        return _MustAwait(self, self._execute_many(sql, rows))
+
+    async def _execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        await self._work.submit_many(sql, rows)()
+
+    def _end(self) -> None:
+        super()._end()
+        for statement in self._not_awaited:
+            statement.close()
+        if self._not_awaited:
+            raise OnceboxError(
+                "the handler did not await tx.execute(), so the statement did not run: write "
+                "`await tx.execute(...)`"
+            )
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A block whose errors can be caught: an error undoes only the work of the block."""
+        await arun(self._work.enter_savepoint())
+        try:
+            yield
+            await arun(self._work.release_savepoint())
+        except BaseException as error:
+            await arun(self._work.rollback_to_savepoint(error))
+            raise
+
+
+def _check_is_named(args: tuple[Any, ...]) -> None:
+    if args:
+        raise OnceboxError(
+            'pass parameters by name: tx.execute("... where id = :id", id=7), or **values'
+        )
+
+
+def _only(rows: list[Any]) -> Any:
+    if len(rows) != 1:
+        raise OnceboxError(f"one() expects one row, the statement returned {len(rows)}")
+    return rows[0]

@@ -1,0 +1,255 @@
+"""Claiming on PostgreSQL: one function call; what is recorded is written set-wise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from oncebox.errors import ConfigurationError, Conflict
+from oncebox.model.message import Message, headers_json
+from oncebox.model.ordering import lane, lock_number
+from oncebox.storage.contract import Connection
+from oncebox.storage.records import Arrival, Claims, Entry
+from oncebox.storage.sql import rows
+from oncebox.storage.sql.migrations import Migrated
+from oncebox.storage.sql.names import Names
+from oncebox.storage.steps import Steps
+
+TOO_STRICT = (
+    "messages can be kept in order only at READ COMMITTED, and this connection begins its "
+    "transactions at a stricter level: give the inbox a pool or an engine of its own"
+)
+
+
+class Claiming(Migrated):
+    """Claims and records, and the locks of keys."""
+
+    dialect = "postgres"
+    is_exclusive = False
+
+    def __init__(self, names: Names) -> None:
+        super().__init__(names)
+        self.scope = f"{names.schema or ''}\0{names.prefix}"
+
+    def claim(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        *,
+        ordered: bool = True,
+        keep_payload: bool = True,
+        timeout: float | None = None,
+        any_snapshot: bool = True,
+    ) -> Steps[Claims]:
+        params = self._arrived(consumer, arrivals, ordered=ordered, timeout=timeout)
+        params["any_snapshot"] = any_snapshot
+        if not keep_payload:
+            params["payloads"] = None
+        return (yield from self._claimed(connection, "claim", params))
+
+    def receive(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        *,
+        keep_payload: bool = True,
+        timeout: float | None = None,
+    ) -> Steps[Claims]:
+        params = self._arrived(consumer, arrivals, ordered=True, timeout=timeout)
+        params["any_snapshot"] = True
+        params["keep_payload"] = keep_payload
+        params["lanes"] = [lane(a.message.key or a.message.id) for a in arrivals]
+        params["isolated"] = _column([a.delivery.redelivered or None for a in arrivals])
+        return (yield from self._claimed(connection, "receive", params))
+
+    def store_received(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
+        new = rows.received_rows(arrivals, claims)
+        if new:
+            params = {"consumer": consumer, **_columns(new)}
+            yield from connection.execute(self._sql["store_pending"], params)
+
+    def _claimed(self, connection: Connection, name: str, params: rows.Row) -> Steps[Claims]:
+        found = yield from connection.fetch(self._sql[name], params)
+        answers, seqs, xid = found[0]
+        return Claims(answers or "", seqs or [], xid)
+
+    def _arrived(
+        self, consumer: str, arrivals: Sequence[Arrival], *, ordered: bool, timeout: float | None
+    ) -> rows.Row:
+        """The messages as columns."""
+        messages = [arrival.message for arrival in arrivals]
+        keys = [m.key for m in messages]
+        return {
+            "consumer": consumer,
+            "locks": self._locks(consumer, keys) if ordered else [],
+            "origins": [m.origin for m in messages],
+            "ids": [m.id for m in messages],
+            "types": [m.type for m in messages],
+            "versions": [m.version for m in messages],
+            "keys": _column(keys),
+            "payloads": [m.payload for m in messages],
+            "hashes": _column([m.content_hash for m in messages]),
+            "headers": _column([headers_json(m.headers) for m in messages]),
+            "sources": [a.delivery.source for a in arrivals],
+            "coordinates": _column([a.delivery.coordinates for a in arrivals]),
+            "occurred": _column([m.occurred_at for m in messages]),
+            "produced": _column([m.produced_at for m in messages]),
+            "timeout": milliseconds(timeout),
+        }
+
+    def _locks(self, consumer: str, keys: Iterable[str | None]) -> list[int]:
+        scope = f"{self.scope}\0{consumer}"
+        return sorted({lock_number(scope, key) for key in keys if key})
+
+    def _forgetting_lock(self, consumer: str) -> int:
+        """Who forgets messages of a consumer shares it; no key has a name like this."""
+        return lock_number(self.scope, f"\0forgetting\0{consumer}")
+
+    def _check_isolation(self, connection: Connection) -> Steps[None]:
+        """Raise where what locks are waited for could not be seen."""
+        level = yield from connection.fetch(self._sql["isolation"], {})
+        if level[0][0] != "read committed":
+            raise ConfigurationError(TOO_STRICT)
+
+    def _read_committed(self, connection: Connection) -> Steps[None]:
+        """Before anything else in a transaction: see what a lock was waited for, at any level."""
+        yield from connection.execute(self._sql["read_committed"], {})
+
+    def _be_polite(self, connection: Connection) -> Steps[None]:
+        yield from connection.fetch(self._sql["limit_lock_wait"], {})
+
+    def _lock_keys(
+        self, connection: Connection, consumer: str, keys: Iterable[str | None]
+    ) -> Steps[None]:
+        if locks := self._locks(consumer, keys):
+            yield from connection.execute(self._sql["lock_keys"], {"locks": locks})
+
+    def committed_claims(
+        self,
+        connection: Connection,
+        consumer: str,
+        messages: Sequence[tuple[Message, int]],
+        token: Any,
+    ) -> Steps[set[int]]:
+        yield from self._lock_keys(connection, consumer, [message.key for message, _ in messages])
+        state = yield from connection.fetch(self._sql["transaction_state"], {"xid": token})
+        if state[0][0] == "in progress":
+            raise Conflict
+        params = {
+            "consumer": consumer,
+            "origins": [message.origin for message, _ in messages],
+            "ids": [message.id for message, _ in messages],
+            "seqs": [seq for _, seq in messages],
+        }
+        return {
+            row[0] for row in (yield from connection.fetch(self._sql["committed_claims"], params))
+        }
+
+    def count_failures(self, connection: Connection, consumer: str, message: Message) -> Steps[int]:
+        params = {"consumer": consumer, "origin": message.origin, "message_id": message.id}
+        found = yield from connection.fetch(self._sql["count_failures"], params)
+        return int(found[0][0])
+
+    def release_claims(
+        self,
+        connection: Connection,
+        consumer: str,
+        arrivals: Sequence[Arrival],
+        claims: Claims,
+    ) -> Steps[None]:
+        new = [a.message for a, seq in zip(arrivals, claims.seqs, strict=True) if seq is not None]
+        params = {
+            "consumer": consumer,
+            "origins": [message.origin for message in new],
+            "ids": [message.id for message in new],
+        }
+        yield from connection.execute(self._sql["release_claims"], params)
+
+    def record(
+        self,
+        connection: Connection,
+        consumer: str,
+        worker: str,
+        entries: Sequence[Entry],
+        *,
+        tell: bool = False,
+        notify: bool = False,
+    ) -> Steps[None]:
+        context = {"consumer": consumer, "worker": worker, "tell": tell}
+        left = rows.noteworthy(entries)
+        if left:
+            yield from self._record(connection, context, left)
+        if notify and rows.has_ready(left):
+            channel = {"channel": self.channel(consumer)}
+            yield from connection.execute(self._sql["notify"], channel)
+        yield from connection.execute(self._sql["count"], {**context, **rows.counters(entries)})
+
+    def _record(
+        self, connection: Connection, context: rows.Row, left: Sequence[Entry]
+    ) -> Steps[None]:
+        """What leaves more than a count behind. The locks of keys come first."""
+        consumer = context["consumer"]
+        is_plain = rows.is_plain(left)
+        holders = [] if is_plain else rows.holders(left)
+        releasers = [] if is_plain else rows.releasers(left)
+        yield from self._lock_keys(connection, consumer, [*dict(holders), *releasers])
+        if not is_plain:
+            for name, table in (
+                ("store_pending", rows.pending_rows(left)),
+                ("store_dead_letters", rows.dead_rows(left)),
+            ):
+                if table:
+                    params = {**context, **_columns(table)}
+                    yield from connection.execute(self._sql[name], params)
+        if any(entry.ran for entry in left):
+            attempts = rows.attempt_columns(left)
+            yield from connection.execute(self._sql["store_attempts"], {**context, **attempts})
+        yield from self._park(connection, consumer, holders)
+        yield from self._release(connection, consumer, releasers)
+
+    def _park(
+        self, connection: Connection, consumer: str, holders: Sequence[tuple[str, int]]
+    ) -> Steps[None]:
+        if holders:
+            keys, seqs = zip(*holders, strict=True)
+            params = {"consumer": consumer, "keys": list(keys), "seqs": list(seqs)}
+            yield from connection.execute(self._sql["block_followers"], params)
+
+    def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
+        if keys:
+            params = {"consumer": consumer, "keys": list(keys)}
+            yield from connection.execute(self._sql["release"], params)
+
+    def channel(self, consumer: str) -> str | None:
+        return f"oncebox_{lock_number(self.scope, consumer) & (2**64 - 1):016x}"
+
+    def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
+        return self._sql["guard"], {"xid": token}
+
+    def migrate(self, connection: Connection, *, claims_only: bool = False) -> Steps[list[str]]:
+        lock = {"lock": lock_number(self.scope, "migrations")}
+        yield from connection.fetch(self._sql["lock_migrations"], lock)
+        return (yield from super().migrate(connection, claims_only=claims_only))
+
+
+def milliseconds(seconds: float | None) -> str | None:
+    """A time span as PostgreSQL reads it."""
+    return None if seconds is None else f"{seconds * 1000:.0f}ms"
+
+
+def _columns(table: Sequence[rows.Row]) -> rows.Row:
+    """Rows as columns."""
+    return {name: [row[name] for row in table] for name in table[0]}
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    """An array, or None where it holds nothing: unnest() fills it up, and we need not send it."""
+    return values if any(value is not None for value in values) else None

@@ -1,0 +1,57 @@
+"""Replaying on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncebox.model.ordering import lane
+from oncebox.storage.contract import Connection
+from oncebox.storage.postgres.claims import Claiming
+from oncebox.storage.sql.replays import Replaying, ReplayItem
+from oncebox.storage.steps import Steps
+
+
+class Replayed(Claiming, Replaying):
+    """Keys are locked before numbers are drawn."""
+
+    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        yield from self._read_committed(connection)
+        lock = {"lock": self._forgetting_lock(consumer)}
+        yield from connection.execute(self._sql["stop_purging"], lock)
+
+    def _store_again(
+        self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
+    ) -> Steps[int]:
+        yield from self._check_isolation(connection)
+        keys = sorted({item.key for item in items if item.key is not None})
+        yield from self._lock_keys(connection, consumer, keys)
+        params = {
+            "consumer": consumer,
+            "replay": replay,
+            "keys": keys,
+            "origins": [item.origin for item in items],
+            "ids": [item.message_id for item in items],
+            "lanes": [lane(item.key or item.message_id) for item in items],
+        }
+        return len((yield from connection.fetch(self._sql["store_again"], params)))
+
+    def _take_back(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        seqs: Sequence[int],
+        letters: Sequence[int],
+        keys: Sequence[str],
+    ) -> Steps[int]:
+        yield from self._check_isolation(connection)
+        yield from self._lock_keys(connection, consumer, keys)
+        gone = yield from connection.fetch(self._sql["take_back"], {"seqs": list(seqs)})
+        dead = yield from connection.fetch(
+            self._sql["take_back_dead_letters"], {"ids": list(letters)}
+        )
+        return int(gone[0][0]) + int(dead[0][0])
+
+    def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["drop_items"], {"replay": replay})
+        return int(found[0][0])

@@ -1,0 +1,1 @@
+"""What the stores of SQL databases share."""

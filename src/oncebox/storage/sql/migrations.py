@@ -1,0 +1,114 @@
+"""Migrations: create the tables, bring them up to date, and print the statements for review."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oncebox.errors import CodeTooOld, SchemaMissing
+from oncebox.storage.contract import Connection
+from oncebox.storage.sql.names import Names
+from oncebox.storage.sql.statements import Migration, migrations, statements
+from oncebox.storage.steps import Steps
+
+CLAIMS = 1
+"""The version of a schema that has only the tables of claim()."""
+
+
+class Migrated:
+    """The part of a store that knows its statements, its migrations and its version."""
+
+    dialect: str
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.migrations = migrations(self.dialect, names)
+        self._sql = statements(self.dialect, names)
+
+    def _meta_name(self) -> str:
+        """The name by which the database knows the table of the version."""
+        return self.names.quoted("schema_version")
+
+    def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
+        """The schema's version and the oldest code that it serves; None without tables."""
+        there = yield from connection.fetch(
+            self._sql["has_schema_version"], {"meta": self._meta_name()}
+        )
+        if not there[0][0]:
+            return None
+        found = yield from connection.fetch(self._sql["read_schema_version"], {})
+        return (found[0][0], found[0][1]) if found else None
+
+    def migrate(self, connection: Connection, *, claims_only: bool = False) -> Steps[list[str]]:
+        """Bring the schema up to date; returns the names of the applied migrations."""
+        found = yield from self.version(connection)
+        todo = missing(self._wanted(claims_only), found[0] if found else 0)
+        if todo:
+            yield from connection.execute(self._sql["create_schema_version"], {})
+        for migration in todo:
+            for statement in migration.statements:
+                yield from connection.execute(statement.sql, {})
+        if todo:
+            newest = {"version": todo[-1].version, "serves": todo[-1].serves}
+            yield from connection.execute(self._sql["clear_schema_version"], {})
+            yield from connection.execute(self._sql["write_schema_version"], newest)
+        return [migration.name for migration in todo]
+
+    def script(self, *, claims_only: bool = False) -> str:
+        """The statements of all migrations for review, with their descriptions."""
+        wanted = executed(self._wanted(claims_only), self._sql)
+        return "\n\n".join(text.rstrip(";") + ";" for text in wanted) + "\n"
+
+    def _wanted(self, claims_only: bool) -> list[Migration]:
+        return self.migrations[:CLAIMS] if claims_only else self.migrations
+
+
+_REMEDY = (
+    "call inbox.migrate(); with Django add 'oncebox.contrib.django' to INSTALLED_APPS and run "
+    "manage.py migrate"
+)
+
+
+def missing(history: list[Migration], version: int) -> list[Migration]:
+    """The migrations that a schema of this version still needs."""
+    return [migration for migration in history if migration.version > version]
+
+
+def check(history: list[Migration], found: tuple[int, int] | None) -> None:
+    """Raise unless this code can work with the schema that was found.
+
+    A schema that is newer than the code is accepted if it still serves it: this makes rolling
+    deploys possible.
+    """
+    newest = history[-1].version
+    if found is None:
+        raise SchemaMissing(f"the tables of oncebox are missing: {_REMEDY}")
+    version, serves = found
+    if version == CLAIMS < newest:
+        raise SchemaMissing(
+            "the schema has only the claims tables: run `oncebox migrate` (with Django: manage.py "
+            "migrate) to add the others; existing claims are kept"
+        )
+    if version < newest:
+        raise SchemaMissing(
+            f"the tables of oncebox have version {version}, this code needs {newest}: {_REMEDY}"
+        )
+    if serves > newest:
+        raise CodeTooOld(
+            f"the tables of oncebox have version {version} and serve code that knows version "
+            f"{serves}; this code knows {newest}: upgrade oncebox"
+        )
+
+
+def executed(history: list[Migration], sql: Mapping[str, str]) -> Iterator[str]:
+    """The statements of these migrations without parameters, for reviews and other tools."""
+    yield sql["create_schema_version"]
+    for migration in history:
+        yield from (statement.text for statement in migration.statements)
+    yield from written(history[-1], sql)
+
+
+def written(newest: Migration, sql: Mapping[str, str]) -> Iterator[str]:
+    """The statements that record a version, with its numbers in place."""
+    yield sql["clear_schema_version"]
+    numbered = sql["write_schema_version"].replace(":version", str(newest.version))
+    yield numbered.replace(":serves", str(newest.serves))

@@ -1,0 +1,44 @@
+"""Names: the tables' names, made from a prefix and a schema that are checked and quoted."""
+
+from __future__ import annotations
+
+import re
+
+from oncebox.errors import ConfigurationError
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_PLACEHOLDER = re.compile(r"(INDEX )?\{([a-z_]+)\}")
+_ROOM = 24
+"""The longest name that a prefix is put in front of."""
+
+
+class Names:
+    """What `{inbox}`, `{pending}`, ... stand for in the .sql files."""
+
+    def __init__(self, prefix: str = "oncebox_", schema: str | None = None) -> None:
+        _check("prefix", prefix, 63 - _ROOM)
+        if schema is not None:
+            _check("schema", schema, 63)
+        self.prefix = prefix
+        self.schema = schema
+
+    def quoted(self, name: str) -> str:
+        """A table's name as SQL writes it."""
+        table = f'"{self.prefix}{name}"'
+        return f'"{self.schema}".{table}' if self.schema else table
+
+    def fill(self, sql: str) -> str:
+        """Replace `{inbox}` and its like."""
+        return _PLACEHOLDER.sub(self._fill_one, sql)
+
+    def _fill_one(self, match: re.Match[str]) -> str:
+        # An index lives in its table's schema, and CREATE INDEX must not say so.
+        return f'INDEX "{self.prefix}{match[2]}"' if match[1] else self.quoted(match[2])
+
+
+def _check(what: str, value: str, limit: int) -> None:
+    if not _IDENTIFIER.fullmatch(value) or len(value) > limit:
+        raise ConfigurationError(
+            f"{what} {value!r} is not a plain SQL identifier: use a-z, 0-9 and _, "
+            f"not beginning with a digit, at most {limit} characters"
+        )

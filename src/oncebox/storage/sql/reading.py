@@ -1,0 +1,191 @@
+"""Reading: what operators look at. The same on every database, but for how it keeps time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from oncebox.model.inspection import (
+    Attempt,
+    AuditRecord,
+    DeadLetterCount,
+    DeadLetterGroup,
+    MessageDetail,
+    MessageSummary,
+    Outage,
+    PartitionStatus,
+    Rates,
+    Status,
+    WorkerStatus,
+)
+from oncebox.storage.contract import Connection
+from oncebox.storage.sql.dialect import Dialect
+from oncebox.storage.steps import Steps
+
+MANY = 100_001
+"""Rows that are counted at most: beyond, it does not matter any more."""
+
+T = TypeVar("T")
+
+
+class Reading(Dialect):
+    """A store, as far as people look into it."""
+
+    def status(self, connection: Connection, consumer: str) -> Steps[Status]:
+        """How a consumer is."""
+        some = {"consumer": consumer, "limit": MANY, "now": self._kept(datetime.now(UTC))}
+        pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
+        oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
+        awaiting = (yield from connection.fetch(self._sql["count_awaiting"], some))[0]
+        house = yield from connection.fetch(self._sql["purge_state"], some)
+        forgotten, kept, hold = house[0] if house else (None, None, None)
+        dead = yield from connection.fetch(self._sql["count_dead_letters"], some)
+        workers = yield from connection.fetch(self._sql["workers"], some)
+        partitions = yield from connection.fetch(self._sql["all_positions"], some)
+        outages = yield from connection.fetch(self._sql["outages"], some)
+        rates = {}
+        for minutes in (1, 5, 60):
+            # Counters are kept by the minute: the one that has begun belongs to it.
+            earliest = datetime.now(UTC) - timedelta(minutes=minutes + 1)
+            rates[minutes] = yield from self.rates(connection, consumer, since=earliest)
+        ready, retrying, blocked, isolated = map(int, pending)
+        return Status(
+            consumer=consumer,
+            ready=ready,
+            retrying=retrying,
+            blocked=blocked,
+            isolated=isolated,
+            awaiting_sequence=int(awaiting[0]),
+            gaps=int(awaiting[1]),
+            oldest_gap=self._moment(awaiting[2]),
+            oldest_pending=self._moment(oldest[0][0]) if oldest else None,
+            purged_before=self._moment(forgotten),
+            last_purge_at=self._moment(kept),
+            purge_paused_until=self._moment(hold),
+            dead=[DeadLetterCount(*row) for row in dead],
+            rates=rates,
+            workers=[self._made(WorkerStatus, row) for row in workers],
+            partitions=[self._made(PartitionStatus, row) for row in partitions],
+            outages=[self._made(Outage, row) for row in outages],
+        )
+
+    def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
+        """What happened since a time."""
+        params = {"consumer": consumer, "earliest": self._kept(since)}
+        row = (yield from connection.fetch(self._sql["rates"], params))[0]
+        return Rates(*map(int, row))
+
+    def messages(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        since: datetime | None,
+        after: int,
+        limit: int,
+        state: str | None = None,
+        type: str | None = None,
+        key: str | None = None,
+    ) -> Steps[list[MessageSummary]]:
+        """Messages that arrived since a time, behind a number, the newest last."""
+        params = {
+            "consumer": consumer,
+            "since": self._kept(since),
+            "after": after,
+            "limit": limit,
+            "state": state,
+            "type": type,
+            "key": key,
+        }
+        found = yield from connection.fetch(self._sql["messages"], params)
+        return [self._made(MessageSummary, row) for row in found]
+
+    def message(
+        self, connection: Connection, consumer: str, id: str, origin: str | None
+    ) -> Steps[list[MessageDetail]]:
+        """Everything about the messages of an id: one per origin."""
+        params = {"consumer": consumer, "id": id, "origin": origin}
+        details = []
+        for row in (yield from connection.fetch(self._sql["message_named"], params)):
+            seen = self._made(MessageSummary, row[:12])
+            named = {**params, "origin": seen.origin}
+            attempts = yield from connection.fetch(self._sql["attempts"], named)
+            actions = yield from connection.fetch(self._sql["audits"], named)
+            payload, headers, source, coordinates, occurred_at = row[12:]
+            details.append(
+                MessageDetail(
+                    seen,
+                    None if payload is None else bytes(payload),
+                    headers,
+                    source,
+                    coordinates,
+                    self._moment(occurred_at),
+                    (yield from self._waits(connection, consumer, seen)),
+                    (yield from self._letter(connection, consumer, seen)),
+                    [self._made(Attempt, attempt) for attempt in attempts],
+                    [self._made(AuditRecord, action) for action in actions],
+                )
+            )
+        return details
+
+    def _waits(
+        self, connection: Connection, consumer: str, seen: MessageSummary
+    ) -> Steps[str | None]:
+        """What a pending message waits for, in words."""
+        params = {"consumer": consumer, "seq": seen.seq}
+        if seen.state == "awaiting_sequence":
+            found = yield from connection.fetch(self._sql["awaiting_of_message"], params)
+            return _until(*found[0]) if found else None
+        if seen.state != "pending":
+            return None
+        found = yield from connection.fetch(self._sql["waits"], params)
+        if not found:
+            return None
+        kind, due_at, isolated, crashes, ahead, letter = found[0]
+        words = []
+        if kind == "blocked" and ahead is not None:
+            words.append(f"behind message {ahead!r} of its key")
+        elif kind == "blocked" and letter is not None:
+            words.append(f"behind dead letter {letter} of its key")
+        elif kind == "retrying":
+            words.append(f"until {self._moment(due_at):%Y-%m-%d %H:%M:%S}")
+        if isolated:
+            words.append("to be run alone")
+        if crashes:
+            words.append(f"its process died {crashes} times in a row")
+        return ", ".join(words) or None
+
+    def _letter(
+        self, connection: Connection, consumer: str, seen: MessageSummary
+    ) -> Steps[int | None]:
+        params = {"consumer": consumer, "seq": seen.seq}
+        found = yield from connection.fetch(self._sql["letter_of"], params)
+        return int(found[0][0]) if found else None
+
+    def dead_letter_groups(
+        self, connection: Connection, consumer: str, *, limit: int
+    ) -> Steps[list[DeadLetterGroup]]:
+        """Dead letters by what they died of, the most frequent first."""
+        params = {"consumer": consumer, "limit": limit}
+        found = yield from connection.fetch(self._sql["dead_letter_groups"], params)
+        return [self._made(DeadLetterGroup, row) for row in found]
+
+    def _made(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
+        """A value of a row; its fields whose names end with _at, or are "at", are times."""
+        fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+        return kind(
+            *(
+                self._moment(value)
+                if name.endswith("_at") or name == "at"
+                else bool(value)
+                if name.startswith("is_")
+                else value
+                for name, value in zip(fields, row, strict=True)
+            )
+        )
+
+
+def _until(number: int, following: int | None) -> str:
+    missing = "what comes before" if following is None else f"number {following}"
+    return f"for {missing} of its key: its own is {number}"

@@ -1,0 +1,116 @@
+"""Dead letters on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from oncebox.model.dead_letter import DeadLetter
+from oncebox.model.filters import DeadLetterFilter
+from oncebox.model.ordering import lane
+from oncebox.storage.contract import Connection
+from oncebox.storage.records import AuditEntry
+from oncebox.storage.sql import rows
+from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sqlite.values import instant, json, later, now
+from oncebox.storage.steps import Steps
+
+
+class Letters(Claiming):
+    """Dead letters: found, put back, put away, told."""
+
+    def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["newest_dead_letter"], {"consumer": consumer})
+        return int(found[0][0])
+
+    def find_dead_letters(
+        self,
+        connection: Connection,
+        consumer: str,
+        filter: DeadLetterFilter,
+        *,
+        ids: Sequence[int] | None = None,
+        keys: Sequence[str] | None = None,
+        limit: int,
+        after: int = 0,
+        up_to: int | None = None,
+    ) -> Steps[list[DeadLetter]]:
+        params = {
+            **dict.fromkeys(DeadLetterFilter.__annotations__),
+            **filter,
+            "ids": None if ids is None else json(list(ids)),
+            "keys": None if keys is None else json(list(keys)),
+            "consumer": consumer,
+            "limit": limit,
+            "after": after,
+            "up_to": rows.LAST if up_to is None else up_to,
+        }
+        found = yield from connection.fetch(self._sql["find_dead_letters"], params)
+        return [_dead_letter(row) for row in found]
+
+    def lock_dead_letters(
+        self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
+    ) -> Steps[list[DeadLetter]]:
+        params = {"consumer": consumer, "ids": _ids(letters)}
+        there = {row[0] for row in (yield from connection.fetch(self._sql["still_dead"], params))}
+        return [letter for letter in letters if letter.id in there]
+
+    def retry_dead_letters(
+        self,
+        connection: Connection,
+        consumer: str,
+        letters: Sequence[DeadLetter],
+        audit: AuditEntry,
+    ) -> Steps[None]:
+        revived = [
+            {"id": letter.id, "lane": lane(letter.key or letter.message_id or "")}
+            for letter in letters
+        ]
+        yield from connection.execute_many(self._sql["retry_dead_letters"], revived)
+        yield from self._park(connection, consumer, rows.heads(letters))
+        yield from self.discard_dead_letters(connection, consumer, letters, audit)
+
+    def discard_dead_letters(
+        self,
+        connection: Connection,
+        consumer: str,
+        letters: Sequence[DeadLetter],
+        audit: AuditEntry,
+    ) -> Steps[None]:
+        params = {"consumer": consumer, "ids": _ids(letters)}
+        yield from connection.execute(self._sql["discard_dead_letters"], params)
+        yield from self._release(connection, consumer, rows.keys_of(letters))
+        common = {**msgspec.structs.asdict(audit), "consumer": consumer, "now": now()}
+        acted = [{**common, **msgspec.structs.asdict(letter)} for letter in letters]
+        yield from connection.execute_many(self._sql["audit_letters"], acted)
+
+    def has_unnotified(self, connection: Connection, consumer: str) -> Steps[bool]:
+        params = {"consumer": consumer, "now": now()}
+        found = yield from connection.fetch(self._sql["has_unnotified"], params)
+        return bool(found[0][0])
+
+    def lease_unnotified(
+        self, connection: Connection, consumer: str, *, limit: int, lease: float
+    ) -> Steps[list[DeadLetter]]:
+        params = {"consumer": consumer, "limit": limit, "now": now()}
+        letters = [
+            _dead_letter(row) for row in (yield from connection.fetch(self._sql["untold"], params))
+        ]
+        until = {"until": later(lease), "ids": _ids(letters)}
+        yield from connection.execute(self._sql["lease_unnotified"], until)
+        return letters
+
+    def mark_notified(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
+        yield from connection.execute(self._sql["mark_notified"], {"ids": _ids(letters)})
+
+
+def _dead_letter(row: Sequence[Any]) -> DeadLetter:
+    *common, occurred_at, attempts, crashes, replay, error, fingerprint, dead_at = row
+    tail = (attempts, crashes, replay, error, fingerprint, instant(dead_at))
+    return rows.dead_letter((*common, instant(occurred_at), *tail))
+
+
+def _ids(letters: Sequence[DeadLetter]) -> str:
+    return json([letter.id for letter in letters])

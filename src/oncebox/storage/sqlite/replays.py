@@ -1,0 +1,57 @@
+"""Replaying on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncebox.model.ordering import lane
+from oncebox.storage.contract import Connection
+from oncebox.storage.sql.replays import Replaying, ReplayItem
+from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sqlite.values import json
+from oncebox.storage.steps import Steps
+
+
+class Replayed(Claiming, Replaying):
+    """Nobody else can write meanwhile."""
+
+    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+        yield from ()
+
+    def _store_again(
+        self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
+    ) -> Steps[int]:
+        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(items)})
+        first = drawn[0][0] - len(items) + 1
+        stored = [
+            {
+                "consumer": consumer,
+                "replay": replay,
+                "origin": item.origin,
+                "id": item.message_id,
+                "lane": lane(item.key or item.message_id),
+                "fresh": fresh,
+            }
+            for fresh, item in enumerate(items, start=first)
+        ]
+        yield from connection.execute_many(self._sql["store_again"], stored)
+        found = yield from connection.fetch(self._sql["count_from"], {"first": first})
+        return int(found[0][0])
+
+    def _take_back(
+        self,
+        connection: Connection,
+        consumer: str,
+        *,
+        seqs: Sequence[int],
+        letters: Sequence[int],
+        keys: Sequence[str],
+    ) -> Steps[int]:
+        yield from connection.execute(self._sql["take_back"], {"seqs": json(seqs)})
+        yield from connection.execute(self._sql["take_back_dead_letters"], {"ids": json(letters)})
+        return len(seqs) + len(letters)
+
+    def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:
+        found = yield from connection.fetch(self._sql["count_items"], {"replay": replay})
+        yield from connection.execute(self._sql["drop_items"], {"replay": replay})
+        return int(found[0][0])

@@ -1,0 +1,124 @@
+"""Files as a source: lines, positions, rotation and truncation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oncebox.brokers.file import FileSource
+from oncebox.model.position import Position
+
+
+def open_all(source: FileSource) -> None:
+    for partition in source.partitions():
+        source.open(source.start_position(partition))
+
+
+def lines(source: FileSource) -> list[bytes]:
+    """Read all lines that the source has."""
+    found: list[bytes] = []
+    while (batch := source.read(3, 0.2)) is not None:
+        found += [delivery.body for delivery in batch.deliveries]
+    return found
+
+
+def test_blank_lines_and_line_ends_are_not_messages(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"\n  \r\na\r\n\nb\n")
+    source = FileSource(path)
+    open_all(source)
+    assert lines(source) == [b"a", b"b"]
+    source.close()
+
+
+def test_an_incomplete_last_line_is_read_where_nothing_follows(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\nhalf")
+    source = FileSource(path)
+    open_all(source)
+    assert lines(source) == [b"a", b"half"]
+    source.close()
+
+
+def test_an_incomplete_last_line_is_waited_for_where_more_may_come(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\nhalf")
+    source = FileSource(path, follow=True)
+    open_all(source)
+    assert lines(source) == [b"a"]
+    with path.open("ab") as file:
+        file.write(b" and half\n")
+    assert lines(source) == [b"half and half"]
+    assert not source.is_finished("events", None)
+    source.close()
+
+
+def test_a_rotated_file_is_read_to_its_end_before_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "events"
+    path.parent.mkdir()
+    path.write_bytes(b"a\n")
+    source = FileSource(path, follow=True)
+    open_all(source)
+    assert lines(source) == [b"a"]
+    with path.open("ab") as file:
+        file.write(b"b\n")
+    path.rename(path.with_name("events.1"))
+    path.write_bytes(b"c\n")
+    assert lines(source) == [b"b", b"c"]
+    source.close()
+
+
+def test_a_file_that_was_rotated_meanwhile_is_found_under_its_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\nb\n")
+    source = FileSource(path, follow=True)
+    open_all(source)
+    batch = source.read(1, 0.2)
+    assert batch is not None
+    source.close()
+    path.rename(tmp_path / "events.1")
+    path.write_bytes(b"c\n")
+    again = FileSource(path, follow=True)
+    again.open(Position("events", batch.new, batch.log_id))
+    assert lines(again) == [b"b", b"c"]
+    again.close()
+
+
+@pytest.mark.parametrize("now", [b"x\n", b"other\nlonger than before\n"])
+def test_a_file_that_was_truncated_or_replaced_is_read_from_its_beginning(
+    tmp_path: Path, now: bytes
+) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\nb\n")
+    source = FileSource(path)
+    open_all(source)
+    batch = source.read(9, 0.2)
+    assert batch is not None
+    source.close()
+    path.write_bytes(now)
+    again = FileSource(path)
+    again.open(Position("events", batch.new, batch.log_id))
+    assert lines(again) == now.splitlines()
+    again.close()
+
+
+def test_a_file_that_is_truncated_while_it_is_followed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\nb\n")
+    source = FileSource(path, follow=True)
+    open_all(source)
+    assert lines(source) == [b"a", b"b"]
+    path.write_bytes(b"c\n")
+    assert lines(source) == [b"c"]
+    source.close()
+
+
+def test_a_line_over_the_limit_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncebox.brokers.file.LIMIT", 8)
+    path = tmp_path / "events"
+    path.write_bytes(b"a" * 50 + b"\nb\n")
+    source = FileSource(path)
+    open_all(source)
+    assert lines(source) == [b"a" * 8, b"b"]
+    source.close()

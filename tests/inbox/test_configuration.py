@@ -1,0 +1,125 @@
+"""Bad configuration fails at once and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from oncebox import CloudEvents, Inbox, Ordering
+from oncebox.errors import ConfigurationError, HandlerError, OnceboxError
+from support.worlds import order
+
+URL = "sqlite:///inbox.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("postgre://localhost/x", "did you mean 'postgres"),
+        ("sqllite:///x.db", "did you mean 'sqlite'"),
+        ("mongodb://localhost/x", "known: sqlite, postgresql"),
+        ("inbox.db", "known: sqlite, postgresql"),
+        ("postgresql://localhost/x?nonsense=1", "cannot be parsed"),
+        ("sqlite:///:memory:", "names no file"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Inbox("billing", url)
+
+
+def test_a_password_is_never_part_of_the_message() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Inbox("billing", "postgressql://user:hunter2@localhost/x")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("database", [None, 7, object(), {"url": URL}])
+def test_an_object_that_is_not_a_database_is_refused(database: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a URL, a psycopg pool, a SQLAlchemy Engine"):
+        Inbox("billing", database)
+
+
+def test_an_engine_of_another_database_is_refused() -> None:
+    engine = sqlalchemy.create_engine("sqlite://")
+    engine.dialect.name = "oracle"
+    with pytest.raises(ConfigurationError, match="not oracle"):
+        Inbox("billing", engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"retires": None}, "unknown option 'retires', did you mean 'retry'"),
+        ({"zzz": None}, "known: name, database, identity"),
+        ({"unknown_type": "drop"}, "'dead' or 'ignore'"),
+        ({"transaction_timeout": timedelta(0)}, "at least a second"),
+        ({"transaction_timeout": 300}, "is a timedelta"),
+        ({"identity": CloudEvents}, "such as CloudEvents()"),
+        ({"identity": "id"}, "such as CloudEvents()"),
+        ({"retry": 5}, "Retry(max_attempts=5)"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(remedy)):
+        Inbox("billing", URL, **options)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", 7])
+def test_a_wrong_name_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 255 bytes"):
+        Inbox(name, URL)
+
+
+def test_an_ordering_may_be_given_as_text() -> None:
+    assert Inbox("billing", URL, ordering="skip_dead")._ordering is Ordering.skip_dead  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="sideways"):
+        Inbox("billing", URL, ordering="sideways")  # type: ignore[arg-type]
+
+
+def test_handlers_are_sync_or_async_as_the_database_is() -> None:
+    asynchronous = Inbox("billing", create_async_engine("sqlite+aiosqlite:///x.db"))
+    with pytest.raises(HandlerError, match="but the database is async"):
+        asynchronous.on("order")(lambda payload: None)
+    synchronous = Inbox("billing", sqlalchemy.create_engine(URL))
+
+    async def handler(payload: dict[str, Any]) -> None: ...
+
+    with pytest.raises(HandlerError, match="but the database is sync"):
+        synchronous.on("order")(handler)
+    with pytest.raises(ConfigurationError, match=r"await inbox\.amigrate"):
+        asynchronous.migrate()
+    with pytest.raises(ConfigurationError, match=r"inbox\.migrate"):
+        asyncio.run(synchronous.amigrate())
+
+
+def test_processing_is_sync_or_async_as_the_handlers_are() -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(lambda payload: None)
+    with pytest.raises(HandlerError, match=r"aprocess\(\) is async, but handler .* is sync"):
+        asyncio.run(inbox.aprocess([order("a")]))
+
+
+def test_an_inbox_without_handlers_does_not_process() -> None:
+    with pytest.raises(ConfigurationError, match="has no handlers"):
+        Inbox("billing", URL).process([order("a")])
+
+
+@pytest.mark.parametrize("batch", [order("a"), b"bytes", "text", [b"bytes"], [order("a"), None]])
+def test_an_object_that_is_not_a_list_of_deliveries_is_refused(batch: Any) -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(lambda payload: None)
+    with pytest.raises(OnceboxError, match="list"):
+        inbox.process(batch)
+
+
+def test_an_empty_batch_touches_nothing() -> None:
+    inbox = Inbox("billing", "postgresql://unknown@127.0.0.1:1/nothing")
+    inbox.on("order")(lambda payload: None)
+    assert inbox.process([]) == []

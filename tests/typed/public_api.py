@@ -1,0 +1,147 @@
+"""Every public name as users write it. mypy and pyright check this file; it is never run.
+
+pyright is strict here: a public name whose type is unknown or partly unknown is an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any, assert_type
+
+from oncebox import (
+    AsyncResult,
+    AsyncTransaction,
+    BusinessKey,
+    CloudEvents,
+    Consumer,
+    Coordinates,
+    DeadLetter,
+    Debezium,
+    Delivery,
+    Django,
+    Gaps,
+    Headers,
+    Identity,
+    Inbox,
+    Json,
+    KafkaKey,
+    Kind,
+    Message,
+    OnceboxError,
+    Ordering,
+    Outcome,
+    Reason,
+    Reject,
+    Result,
+    Retention,
+    Retry,
+    RetryAfter,
+    SqlAlchemy,
+    Transaction,
+    Worker,
+    source_of,
+)
+
+
+def notify_operator(letter: DeadLetter) -> None:
+    """A function for on_dead."""
+    assert_type(letter.id, int)
+    assert_type(letter.payload, bytes)
+
+
+def identities() -> list[Identity]:
+    """Every kind of identity."""
+    return [
+        BusinessKey("order_id"),
+        CloudEvents(),
+        Coordinates(),
+        Debezium(),
+        Headers("message-id"),
+        Json("id"),
+        KafkaKey(),
+    ]
+
+
+def inboxes() -> list[Inbox]:
+    """Every policy, and every kind of database that is not a URL."""
+    configured = Inbox(
+        "billing",
+        "sqlite:///billing.db",
+        identity=Json("id"),
+        retry=Retry(max_attempts=3, initial_delay=timedelta(seconds=1)),
+        ordering=Ordering.strict,
+        on_dead=notify_operator,
+        retention=Retention(days=30),
+        gaps=Gaps(then="hold"),
+    )
+    return [configured, Inbox("billing", Django("default")), Inbox("billing", SqlAlchemy(None))]
+
+
+def register(inbox: Inbox) -> None:
+    """Sync and async handlers."""
+
+    @inbox.on("order.confirmed", retry=Retry(), ordering=Ordering.skip_dead)
+    def handle(payload: dict[str, int], tx: Transaction) -> None:
+        assert_type(tx.message, Message)
+        assert_type(tx.execute("select 1"), Result)
+        assert_type(tx.execute("select 1").rows(), list[Any])
+        assert_type(tx.execute("select 1").rowcount, int)
+        with tx.savepoint():
+            tx.execute_many("insert into t values (:id)", [{"id": 1}])
+        if not payload:
+            raise Reject("empty")
+        raise RetryAfter(timedelta(seconds=5))
+
+    @inbox.on("order.cancelled")
+    async def ahandle(payload: dict[str, int], tx: AsyncTransaction) -> None:
+        result = await tx.execute("select 1")
+        assert_type(result, AsyncResult)
+        assert_type(await result.rows(), list[Any])
+        assert_type(tx.execute_many("delete from t", []), Awaitable[None])
+
+    handle({}, _unknown())
+    inbox.ignore("order.viewed")
+
+
+def process(inbox: Inbox) -> None:
+    """The sync methods."""
+    try:
+        assert_type(inbox.migrate(), list[str])
+        outcomes = inbox.process([Delivery(b"{}", key="order-1")])
+        assert_type(outcomes, list[Outcome])
+        assert_type(outcomes[0].kind, Kind)
+        assert_type(outcomes[0].reason, Reason | None)
+        assert_type(outcomes[0].message, Message | None)
+        assert_type(inbox.receive([]), list[Outcome])
+        assert_type(inbox.drain(batch=10), Counter[Kind])
+        assert_type(inbox.claim(None, "id", origin="shop"), bool)
+        assert_type(inbox.claim_many(None, ["id"]), list[bool])
+        assert_type(inbox.failed(None, "id", ValueError()), timedelta | None)
+    except OnceboxError as error:
+        print(error)
+    with inbox as opened:
+        assert_type(opened, Inbox)
+
+
+async def aprocess(inbox: Inbox) -> None:
+    """The async methods."""
+    assert_type(await inbox.amigrate(), list[str])
+    assert_type(await inbox.aprocess([Delivery(b"{}")]), list[Outcome])
+    assert_type(await inbox.areceive([]), list[Outcome])
+    assert_type(await inbox.adrain(), Counter[Kind])
+    assert_type(await inbox.aclaim(None, "id"), bool)
+    assert_type(await inbox.aclaim_many(None, ["id"]), list[bool])
+    assert_type(await inbox.afailed(None, "id", ValueError()), timedelta | None)
+    async with inbox as opened:
+        assert_type(opened, Inbox)
+
+
+def serve(inbox: Inbox) -> None:
+    """The services."""
+    Consumer(inbox, source_of("file:///orders.jsonl"), batch=10).run()
+    Worker(inbox, poll=0.5).run()
+
+
+def _unknown() -> Any: ...
