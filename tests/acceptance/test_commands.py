@@ -91,8 +91,10 @@ def test_a_crashed_worker_is_an_alarm_until_another_one_takes_over(
     drainers = "SELECT name FROM oncebox_worker"
     wait_until(lambda: bool(query(database, drainers)), "no worker signs on")
     ((name,),) = query(database, drainers)
-    worker.kill()  # the supervisor first, or it would start another one
+    # A stopped supervisor cannot start another worker. A killed one would let this worker sign off.
+    worker.send_signal(signal.SIGSTOP)
     os.kill(int(name.split(":")[1]), signal.SIGKILL)
+    worker.kill()
     worker.communicate(timeout=60)
     check = ("status", "billing:inbox", "--check")
     wait_until(lambda: oncebox(*check).returncode == 4, "it is not overdue")
