@@ -25,7 +25,7 @@ from findings import ROOT, Finding, Function, finish, python_files
 PLAIN = {
     "keeper.leave",  # of the maintenance, not of the drain
     "self._checks.close",  # an ExitStack
-    "self._slots.release",  # the slots of an inbox
+    "self.slots.release",  # the slots of an engine
     "self.source.open",
     "self.source.release",  # a source of messages
 }

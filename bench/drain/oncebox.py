@@ -105,8 +105,8 @@ def open_single(url: str, batch: int) -> AbstractContextManager[Drain]:
 @contextmanager
 def draining(inbox: Inbox, batch: int) -> Iterator[Drain]:
     """The steps of oncebox's Worker, one by one, so that they can be counted."""
-    with inbox, inbox._working(batch) as worker:
-        drain = run(inbox._drain(worker, False))
+    with inbox, inbox._engine.worker(batch) as worker:
+        drain = run(inbox._engine.drain(False, worker))
         run(drain.sign_on())
 
         def step() -> int:

@@ -18,7 +18,7 @@ def open(url: str, batch: int) -> Iterator[Drain]:
     inbox = oncebox.inbox_for_batches(url)
     with oncebox.draining(inbox, batch) as drain:
         keeper = PurgeTask(
-            inbox.purge, inbox._context, run(inbox._connection.open_for_operation(False))
+            inbox.purge, inbox._context, run(inbox._engine.connection.open_for_operation(False))
         )
         keeper._ask_at = 0.0  # it is time at once
         task = MaintenanceTask("purge", keeper.step, share=SHARE)

@@ -4,50 +4,45 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypeVar, Unpack
 from uuid import UUID
 
 from oncebox.errors import ConfigurationError, HandlerError
 from oncebox.model.dead_letter import DeadLetter
-from oncebox.model.identity.rules import Identity, checked_identity
+from oncebox.model.identity.rules import CustomIdentity, Identity, checked_identity
 from oncebox.model.inspection import Rates, Status
-from oncebox.model.message import Delivery, Message, checked_deliveries
+from oncebox.model.message import Delivery, Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Kind, Outcome
-from oncebox.model.position import Advance
 from oncebox.model.retention import A_WEEK, Retention, checked_retention
 from oncebox.model.retry import Retry
 from oncebox.model.sequencing import A_MINUTE, Gaps, checked_gaps
 from oncebox.model.suggestions import checked_options
 from oncebox.operations.archive.location import folder_of
 from oncebox.operations.archive.restore import Archives
-from oncebox.operations.dead_letter_hooks import HookRunner, checked_hooks
+from oncebox.operations.dead_letter_hooks import checked_hooks
 from oncebox.operations.dead_letters import DeadLetters
-from oncebox.operations.gaps import GapSkipper, KeyGaps
+from oncebox.operations.gaps import KeyGaps
 from oncebox.operations.inspection import Messages, read_rates, read_status
-from oncebox.operations.maintenance import Maintenance, MaintenanceTask, drain_until_idle
+from oncebox.operations.maintenance import Maintenance, drain_until_idle
 from oncebox.operations.methods import async_method, sync_method
-from oncebox.operations.purge import Purge, purge_task
-from oncebox.operations.replays import ReplayFeeder, Replays
+from oncebox.operations.purge import Purge
+from oncebox.operations.replays import Replays
 from oncebox.operations.schema import check_schema, migrate
+from oncebox.operations.worker_tasks import worker_maintenance
 from oncebox.processing.caller_claims import CallerClaims, Properties
 from oncebox.processing.connection import InboxDatabase, WorkerSlots
 from oncebox.processing.context import Context
 from oncebox.processing.drain import Drain
+from oncebox.processing.engine import Engine
 from oncebox.processing.handlers import Registry, checked_ordering, checked_retry
-from oncebox.processing.inline import Process
-from oncebox.processing.plan import read
-from oncebox.processing.unit_of_work import Unit
+from oncebox.processing.outcome_log import OutcomeLog
 from oncebox.storage.drivers.connect import target
-from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
-from oncebox.storage.records import WorkerInfo
 from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
 from oncebox.storage.stores import store_for
-from oncebox.storage.worker_identity import incarnation, worker_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,42 +84,47 @@ class Inbox:
     ) -> None:
         _check_options(name, unknown_type, transaction_timeout)
         self.name = name
-        self.identity = checked_identity(identity)
         self.transaction_timeout = transaction_timeout
         connected = target(database, pipeline=pipeline)
         names = Names(prefix, schema)
-        self._store = store_for(connected.dialect, names)
-        self._connection = InboxDatabase(connected, self._store, check_schema)
-        self._ordering = checked_ordering(ordering)
+        store = store_for(connected.dialect, names)
+        connection = InboxDatabase(connected, store, check_schema)
+        self._context = Context(
+            consumer=name,
+            store=store,
+            identity=checked_identity(identity),
+            retention=_checked_retention(retention),
+            gaps=checked_gaps(gaps),
+            keep_payload=keep_payload,
+            open=connection.open_for_operation,
+        )
         self._retry = Retry() if retry is None else checked_retry(retry)
         self._registry = Registry(
             retry=self._retry,
-            ordering=self._ordering,
+            ordering=checked_ordering(ordering),
             payload_limit=payload_limit,
             ignore_unknown=unknown_type == "ignore",
         )
         if connected.is_async is not None:
-            self._registry.set_colour(connected.is_async, "the database")
+            self._registry.set_async(connected.is_async, "the database")
         self._hooks = checked_hooks(on_dead)
-        common: dict[str, Any] = {"keep_payload": keep_payload, "tell": bool(self._hooks)}
-        self._claims = CallerClaims(name, names, is_async=False, **common)
-        self._async_claims = CallerClaims(name, names, is_async=True, **common)
-        self._channel = self._store.channel(name) if notify else None
-        if notify and self._channel is None:
+        channel = store.channel(name) if notify else None
+        if notify and channel is None:
             raise ConfigurationError("notify=True needs PostgreSQL: SQLite has no notifications")
-        self._keep_payload = keep_payload
-        self._timeout = transaction_timeout.total_seconds()
-        self._slots = WorkerSlots()
-        self._gaps = checked_gaps(gaps)
-        self._chance = random.Random()
-        self._context = Context(
-            consumer=name,
-            store=self._store,
-            identity=self.identity,
-            retention=_checked_retention(retention),
-            gaps=self._gaps,
-            keep_payload=keep_payload,
-            open=self._connection.open_for_operation,
+        self._engine = Engine(
+            context=self._context,
+            connection=connection,
+            registry=self._registry,
+            observer=OutcomeLog(),
+            ordering=checked_ordering(ordering),
+            random=random.Random().random,
+            timeout=transaction_timeout.total_seconds(),
+            has_hooks=bool(self._hooks),
+            channel=channel,
+            slots=WorkerSlots(),
+        )
+        self._claims = CallerClaims(
+            name, names, keep_payload=keep_payload, tell=bool(self._hooks), retry=self._retry
         )
         self.archives = Archives(self._context)
         self.dead_letters = DeadLetters(self._context)
@@ -134,6 +134,11 @@ class Inbox:
         self.replays = Replays(self._context)
 
     @property
+    def identity(self) -> Identity | CustomIdentity:
+        """How the id, type and key of a message are found."""
+        return self._context.identity
+
+    @property
     def retention(self) -> Retention | None:
         """How long finished messages are kept; None: forever."""
         return self._context.retention
@@ -141,7 +146,7 @@ class Inbox:
     @property
     def is_async(self) -> bool:
         """True if this inbox uses the async methods (`aprocess`, `adrain`, ...)."""
-        return bool(self._connection.target.is_async or self._registry.is_async)
+        return bool(self._engine.connection.target.is_async or self._registry.is_async)
 
     # -- registration -----------------------------------------------------------------------------
 
@@ -189,23 +194,23 @@ class Inbox:
         With `claims_only`, a new schema gets only the tables of claim() and claim_many(). A later
         migrate() adds the others and keeps the claims. Several processes may call it at once.
         """
-        if self._connection.target.is_async is not None:
+        if self._engine.connection.target.is_async is not None:
             self._check_target(is_async)
-        database = self._connection.target.make(is_async)
-        return migrate(database, self._store, claims_only=claims_only)
+        database = self._engine.connection.target.make(is_async)
+        return migrate(database, self._context.store, claims_only=claims_only)
 
     migrate = sync_method(_migrate)
     amigrate = async_method(_migrate)
 
     def _check_target(self, is_async: bool) -> None:
-        if self._connection.target.is_async and not is_async:
+        if self._engine.connection.target.is_async and not is_async:
             raise ConfigurationError("this inbox is async: await inbox.amigrate()")
-        if is_async and not self._connection.target.is_async:
+        if is_async and not self._engine.connection.target.is_async:
             raise ConfigurationError("this inbox is sync: inbox.migrate()")
 
     def sql(self, *, claims_only: bool = False) -> str:
         """The statements that migrate() executes, for review."""
-        return self._store.script(claims_only=claims_only)
+        return self._context.store.script(claims_only=claims_only)
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -217,7 +222,7 @@ class Inbox:
         When this returns, everything is committed and every delivery may be acked. When it raises,
         ack nothing: the broker delivers again, and no work happens twice.
         """
-        return self._process(deliveries, is_async=is_async)
+        return self._engine.process(is_async, deliveries)
 
     process = sync_method(_process_deliveries)
     aprocess = async_method(_process_deliveries)
@@ -227,7 +232,7 @@ class Inbox:
 
         As process(), but no handler runs: the deliveries can be acked after one short transaction.
         """
-        return self._process(deliveries, is_async=is_async, receiving=True)
+        return self._engine.process(is_async, deliveries, receiving=True)
 
     receive = sync_method(_receive)
     areceive = async_method(_receive)
@@ -237,8 +242,8 @@ class Inbox:
 
         Several processes may drain at the same time. A Worker does this in a loop.
         """
-        with self._working(batch) as worker:
-            drain = yield from self._drain(worker, is_async)
+        with self._engine.worker(batch) as worker:
+            drain = yield from self._engine.drain(is_async, worker)
             return (yield from drain_until_idle(drain, self._maintenance(drain, once=True)))
 
     drain = sync_method(_drain_once)
@@ -260,8 +265,9 @@ class Inbox:
         than the purged ones raises TooLate. Nothing is stored then. A rollback undoes the claim; a
         concurrent claim of the same id waits until this transaction ends.
         """
-        claims = self._async_claims if is_async else self._claims
-        return claims.claim(connection, id, properties, accept_retries=accept_retries)
+        return self._claims.claim(
+            is_async, connection, id, properties, accept_retries=accept_retries
+        )
 
     claim = sync_method(_claim)
     aclaim = async_method(_claim)
@@ -281,9 +287,7 @@ class Inbox:
         is a Reject, and claim() returns False for it. Pass the payload, and the dead letter keeps
         it. The properties are those of claim().
         """
-        claims = self._async_claims if is_async else self._claims
-        policy: dict[str, Any] = {"retry": self._retry, "chance": self._chance.random()}
-        return claims.failed(connection, id, error, **policy, **properties)
+        return self._claims.failed(is_async, connection, id, error, properties)
 
     failed = sync_method(_failed)
     afailed = async_method(_failed)
@@ -300,8 +304,9 @@ class Inbox:
 
         Messages with a content_hash are compared by it.
         """
-        claims = self._async_claims if is_async else self._claims
-        return claims.claim_many(connection, messages, accept_retries=accept_retries)
+        return self._claims.claim_many(
+            is_async, connection, messages, accept_retries=accept_retries
+        )
 
     claim_many = sync_method(_claim_many)
     aclaim_many = async_method(_claim_many)
@@ -322,102 +327,17 @@ class Inbox:
     rates = sync_method(_rates)
     arates = async_method(_rates)
 
-    # -- wiring -----------------------------------------------------------------------------------
-
-    def _process(
-        self,
-        deliveries: Iterable[Delivery],
-        *,
-        is_async: bool,
-        receiving: bool = False,
-        advance: Advance | None = None,
-    ) -> Steps[list[Outcome]]:
-        self._check_use(is_async, "receive()" if receiving else "process()")
-        batch = checked_deliveries(deliveries)
-        if not batch:
-            return []
-        database = yield from self._connection.open(is_async)
-        items = read(batch, self.identity, self._registry, decode=not receiving)
-        slot = self._slots.take()
-        try:
-            process = Process(
-                database=database,
-                unit=self._unit(is_async),
-                ordering=self._ordering,
-                worker=worker_name(slot),
-                chance=self._chance,
-                receiving=receiving,
-                advance=advance,
-            )
-            return (yield from process.batch(items))
-        finally:
-            self._slots.release(slot)
-
-    def _check_use(self, is_async: bool, verb: str) -> None:
-        """Raise unless there are handlers, and they are sync or async as the call is."""
-        self._registry.set_colour(is_async, f"a{verb}" if is_async else verb)
-        if not len(self._registry):
-            raise ConfigurationError(f"inbox {self.name!r} has no handlers: register one with on()")
-
-    def _drain(self, worker: WorkerInfo, is_async: bool) -> Steps[Drain]:
-        self._check_use(is_async, "drain()")
-        return Drain(
-            database=(yield from self._connection.open(is_async)),
-            unit=self._unit(is_async),
-            registry=self._registry,
-            ordering=self._ordering,
-            worker=worker,
-            chance=self._chance,
-        )
+    # -- for workers ------------------------------------------------------------------------------
 
     def _maintenance(self, drain: Drain, *, once: bool = False) -> Maintenance:
-        """The background tasks of a worker. A single pass does not wait for gaps, nor purge."""
-        parts = (drain.database, self._store, self.name)
-        tasks = [MaintenanceTask("replays", ReplayFeeder(*parts).step)]
-        if self.identity.is_sequenced:
-            gaps = GapSkipper(*parts, self._gaps)
-            if once:
-                gaps.hurry()
-            tasks.append(MaintenanceTask("gaps", gaps.step))
-        tasks.append(MaintenanceTask("hooks", HookRunner(*parts, self._hooks).step))
-        if not once:
-            tasks.append(purge_task(self.purge, self._context, drain.database))
-        return Maintenance(self.name, tasks)
-
-    @contextmanager
-    def _working(self, batch: int) -> Iterator[WorkerInfo]:
-        """A worker of this inbox, with a slot of its own."""
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ConfigurationError(f"batch must be a number of messages from 1, got {batch!r}")
-        slot = self._slots.take()
-        try:
-            yield WorkerInfo(
-                name=worker_name(slot),
-                incarnation=incarnation(),
-                batch=batch,
-                timeout=self._timeout,
-                heartbeat_timeout=self._timeout + min(20.0, self._timeout / 2),
-            )
-        finally:
-            self._slots.release(slot)
-
-    def _unit(self, is_async: bool) -> Unit:
-        return Unit(
-            consumer=self.name,
-            store=self._store,
-            transaction=AsyncTransaction if is_async else Transaction,
-            keep_payload=self._keep_payload,
-            timeout=self._timeout,
-            gaps=self._gaps,
-            tell=bool(self._hooks),
-            notify=self._channel is not None,
-        )
+        parts: dict[str, Any] = {"hooks": self._hooks, "purge": self.purge}
+        return worker_maintenance(self._context, drain.database, once=once, **parts)
 
     # -- lifecycle --------------------------------------------------------------------------------
 
     def _close(self, is_async: bool) -> Steps[None]:
         """Close the connections that this inbox opened. It may be used again afterwards."""
-        return self._connection.close()
+        return self._engine.connection.close()
 
     close = sync_method(_close)
     aclose = async_method(_close)

@@ -241,14 +241,14 @@ def test_a_partition_that_is_revoked_before_it_is_opened_leaves_no_position(
 ) -> None:
     consumer, source = idle
     partition = assigned(source)
-    find = type(consumer._inbox._store).positions
+    find = type(consumer._inbox._context.store).positions
 
     def positions(*args: Any) -> Any:
         found = yield from find(*args)
         source._assignment.remove([partition])
         return found
 
-    monkeypatch.setattr(type(consumer._inbox._store), "positions", positions)
+    monkeypatch.setattr(type(consumer._inbox._context.store), "positions", positions)
     steps(consumer, 2)
     assert consumer._inbox.status().partitions == []
 
@@ -258,7 +258,7 @@ def test_a_partition_that_is_assigned_again_after_a_database_error_is_opened(
 ) -> None:
     consumer, source = idle
     first = assigned(source)
-    release_partition = type(consumer._inbox._store).release_partition
+    release_partition = type(consumer._inbox._context.store).release_partition
     again: list[Partition] = []
 
     def blip(*args: Any, **how: Any) -> Any:
@@ -267,7 +267,7 @@ def test_a_partition_that_is_assigned_again_after_a_database_error_is_opened(
             raise DatabaseUnavailable("for a moment")
         return release_partition(*args, **how)
 
-    monkeypatch.setattr(type(consumer._inbox._store), "release_partition", blip)
+    monkeypatch.setattr(type(consumer._inbox._context.store), "release_partition", blip)
 
     def lose(waits_for: str) -> None:
         if first.position is not None and not again:

@@ -26,7 +26,7 @@ import sqlalchemy.dialects.sqlite.pysqlite  # noqa: F401 - here, once, not in ev
 
 from faults.child import Point, wrap
 from oncebox import CloudEvents, Delivery, Gaps, Inbox, Retry, Worker
-from oncebox.processing import drain, plan
+from oncebox.processing import drain, routing
 from oncebox.storage.drivers.psycopg.database import PsycopgWork
 from oncebox.storage.drivers.sqlite.database import SqliteWork
 from oncebox.storage.postgres import PostgresStore
@@ -242,15 +242,15 @@ def install(point: Point) -> None:
         wrap(store, "record", after=lambda: point.reached("after record"))
         wrap(store, "take_isolated", after=lambda: point.reached("after take alone"))
         wrap(store, "_store_again", after=feedings.done)
-    cut = plan.cut
+    select_batch = routing.select_batch
 
-    def armed_cut(rows: Any) -> Any:
+    def armed_select(rows: Any) -> Any:
         if rows:
             commits.begin()
             point.reached("after take")
-        return cut(rows)
+        return select_batch(rows)
 
-    setattr(drain, "cut", armed_cut)  # noqa: B010
+    setattr(drain, "select_batch", armed_select)  # noqa: B010
 
 
 # -- roles ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import oncebox.processing.drain
 import oncebox.storage.sql.statements
 from faults import drain_worker
 from oncebox.model.retention import ArrivalProgress, PurgeLimit, Retention, purge_limit
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from oncebox.storage.postgres import PostgresStore
 from oncebox.storage.records import PendingMessage
 from oncebox.storage.sqlite import SqliteStore
@@ -91,10 +91,10 @@ def cut_nothing() -> None:
 
     def changed(rows: Sequence[PendingMessage]) -> list[PendingMessage]:
         arrived = [msgspec.structs.replace(row, replay=0) for row in rows]
-        kept = {row.seq for row in cut(arrived)}
+        kept = {row.seq for row in select_batch(arrived)}
         return [row for row in rows if row.seq in kept]
 
-    setattr(oncebox.processing.drain, "cut", changed)  # noqa: B010
+    setattr(oncebox.processing.drain, "select_batch", changed)  # noqa: B010
 
 
 def mark_everything() -> None:

@@ -198,8 +198,8 @@ def test_an_interrupt_after_the_release_of_a_savepoint_repeats_nothing(
     release = adapter.release_savepoint
     interrupts = [SoftLimit()]
 
-    def interrupted(work: Any) -> Iterator[Any]:
-        steps = release(work)
+    def interrupted(work: Any, **options: bool) -> Iterator[Any]:
+        steps = release(work, **options)
         for call in steps:
             yield call
             if interrupts:

@@ -10,6 +10,7 @@ import pytest
 
 from oncebox import (
     BusinessKey,
+    CloudEvents,
     Coordinates,
     Delivery,
     Json,
@@ -157,16 +158,14 @@ def test_a_dead_letter_blocks_its_key_or_is_skipped(world: World, order_policy: 
 
 
 def test_undecodable_unknown_version_and_oversized_are_dead_on_arrival(world: World) -> None:
-    inbox = world.inbox(payload_limit=1000, ordering=Ordering.skip_dead)
+    identity = CloudEvents(version="dataversion")
+    inbox = world.inbox(payload_limit=1000, ordering=Ordering.skip_dead, identity=identity)
 
     def take(payload: dict[str, Any], tx: Any) -> Any:
         yield from write_effect(payload, tx)
 
     world.on(inbox, "order", take, version=2)
     inbox.upcast("order", from_version=1)(lambda old: {"id": old["name"]})
-    from oncebox import CloudEvents
-
-    inbox.identity = CloudEvents(version="dataversion")
     batch = [
         order("old", data={"name": "old"}),
         order("current", dataversion=2),

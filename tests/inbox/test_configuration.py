@@ -78,7 +78,7 @@ def test_a_wrong_name_is_refused(name: Any) -> None:
 
 
 def test_an_ordering_may_be_given_as_text() -> None:
-    assert Inbox("billing", URL, ordering="skip_dead")._ordering is Ordering.skip_dead  # type: ignore[arg-type]
+    assert Inbox("billing", URL, ordering="skip_dead")._engine.ordering is Ordering.skip_dead  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="sideways"):
         Inbox("billing", URL, ordering="sideways")  # type: ignore[arg-type]
 

@@ -105,7 +105,7 @@ def test_sync_and_async_handlers_together_are_refused(function: Any) -> None:
     registry = make()
     registry.add(handle, "a", 1)
     with pytest.raises(
-        HandlerError, match="is async, but handler handle is sync: an inbox is sync"
+        HandlerError, match="is async, but handler handle is sync: all of an inbox must be sync"
     ):
         registry.add(function, "b", 1)
     assert len(registry) == 1
@@ -113,7 +113,7 @@ def test_sync_and_async_handlers_together_are_refused(function: Any) -> None:
 
 def test_the_database_may_decide_first_between_sync_and_async() -> None:
     registry = make()
-    registry.set_colour(True, "the database")
+    registry.set_async(True, "the database")
     registry.add(handle_async, "a", 1)
     with pytest.raises(HandlerError, match="handle is sync, but the database is async"):
         registry.add(handle, "b", 1)

@@ -66,8 +66,7 @@ def server(world: World) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("storage.drivers.transactions", "processing.inline", "processing.drain"):
-        monkeypatch.setattr(f"oncebox.{module}.RETRY_DELAYS", (0.01,) * 4)
+    monkeypatch.setattr("oncebox.storage.drivers.transactions.RETRY_DELAYS", (0.01,) * 4)
 
 
 class Once(logging.Handler):

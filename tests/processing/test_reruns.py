@@ -20,8 +20,7 @@ from support.worlds import World, order, write_effect
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is run again is run again soon."""
-    for module in (oncebox.storage.drivers.transactions, oncebox.processing.inline):
-        monkeypatch.setattr(module, "RETRY_DELAYS", (0.01,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.01,) * 4)
 
 
 @pytest.mark.only(("sqlite3", "psycopg", "psycopg-async", "sqlalchemy-psycopg", "django-sqlite"))

@@ -6,6 +6,7 @@ import json
 import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +171,11 @@ def test_a_reader_that_lost_its_partition_commits_nothing(
         if world.is_async:
             from oncebox.storage.steps import arun
 
-            world.run(arun(inbox._process([order("2")], is_async=True, advance=step)))
+            world.run(arun(inbox._engine.process(True, [order("2")], advance=step)))
         else:
             from oncebox.storage.steps import run
 
-            run(inbox._process([order("2")], is_async=False, advance=step))
+            run(inbox._engine.process(False, [order("2")], advance=step))
     assert world.effects() == ["1"]
 
 
@@ -355,8 +356,9 @@ class Outage:
     def __init__(self, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
         self.left = failures
         self.tries = 0
-        self._process = inbox._process
-        monkeypatch.setattr(inbox, "_process", self.process)
+        engine = type(inbox._engine)
+        self._process = partial(engine.process, inbox._engine)
+        monkeypatch.setattr(engine, "process", self.process)
         monkeypatch.setattr(oncebox.services.loop, "LONGEST_OUTAGE", 0.05)
         monkeypatch.setattr(oncebox.services.consumer, "EXTEND_EVERY", 0.01)
 
@@ -417,7 +419,7 @@ def test_deliveries_in_flight_are_nacked_when_the_consumer_fails(
         raise ConfigurationError("the inbox cannot work")
         yield
 
-    monkeypatch.setattr(inbox, "_process", process)
+    monkeypatch.setattr(type(inbox._engine), "process", process)
     with pytest.raises(ConfigurationError):
         consume(world, inbox, source, batch=3)
     assert [len(batch.deliveries) for batch in source.nacked] == [3]
@@ -437,7 +439,7 @@ def test_a_queue_is_not_read_before_the_database_answers(
     """Each read counts as a delivery attempt, and some brokers drop messages after a few."""
     source = MemorySource(orders(4))
     reads = 0
-    store = type(inbox._store)
+    store = type(inbox._context.store)
     end_outage = store.end_outage
     failures = iter([True, True, True])
 

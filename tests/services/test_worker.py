@@ -179,12 +179,7 @@ def test_a_worker_runs_retries_that_become_due(world: World) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a database does not wait for long."""
     monkeypatch.setattr(oncebox.services.loop, "LONGEST_OUTAGE", 0.1)
-    for module in (
-        oncebox.storage.drivers.transactions,
-        oncebox.processing.drain,
-        oncebox.processing.crash_isolation,
-    ):
-        monkeypatch.setattr(module, "RETRY_DELAYS", (0.01,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.01,) * 4)
 
 
 @pytest.mark.crash

@@ -12,7 +12,8 @@ from oncebox.model.message import Delivery, Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
 from oncebox.processing.handlers import Registry
-from oncebox.processing.plan import Item, Plan, cut, read, read_stored
+from oncebox.processing.plan import Plan
+from oncebox.processing.routing import Item, read_deliveries, read_stored, select_batch
 from oncebox.storage.records import Claims, PendingMessage
 
 IDENTITY = Json("id", type="type", key="key", version="version")
@@ -48,8 +49,8 @@ def plan(
     identity: Identity = IDENTITY,
     **fate: Any,
 ) -> Plan:
-    items = read(deliveries, identity, registry(ordering=ordering))
-    return Plan(items, ordering=ordering, chance=lambda: 0.5, **fate)
+    items = read_deliveries(deliveries, identity, registry(ordering=ordering))
+    return Plan(items, ordering=ordering, random=lambda: 0.5, **fate)
 
 
 def claims(answers: str) -> Claims:
@@ -86,9 +87,9 @@ def resumed(
     *rows: PendingMessage, ordering: Ordering = Ordering.strict, **fate: Any
 ) -> tuple[Plan, list[Item]]:
     items = read_stored(rows, registry(ordering=ordering))
-    made = Plan(items, ordering=ordering, chance=lambda: 0.5, **fate)
+    made = Plan(items, ordering=ordering, random=lambda: 0.5, **fate)
     return made, made.resume()
 
 
 def cut_ids(*rows: PendingMessage) -> list[str]:
-    return [row.message.id for row in cut(rows)]
+    return [row.message.id for row in select_batch(rows)]

@@ -56,7 +56,7 @@ class StoreHarness:
         try:
             run(work.begin())
             yield work
-            run(work.commit("SELECT 1", {}))
+            run(work.commit())
         finally:
             run(work.rollback())
             run(self.database.release(work))

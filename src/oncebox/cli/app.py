@@ -97,7 +97,7 @@ def called(inbox: Inbox, method: Callable[..., Any], *args: Any, **options: Any)
             try:
                 return await amethod(*args, **options)
             finally:  # connections of the user's engine must not outlive this event loop
-                engine = getattr(inbox._connection.current, "engine", None)
+                engine = getattr(inbox._engine.connection.current, "engine", None)
                 if engine is not None:
                     await engine.dispose()
 

@@ -141,7 +141,7 @@ class HookRunner:
                     "%s: a hook could not be told of dead letter %d (%s); all are told again later",
                     self._consumer,
                     letter.id,
-                    reports.name(error),
+                    reports.error_name(error),
                 )
                 return False
         return True

@@ -20,8 +20,9 @@ from oncebox.model.outcome import Kind, Reason
 from oncebox.operations.audit import audit_entry
 from oncebox.operations.methods import async_method, sync_method
 from oncebox.processing.context import Context
-from oncebox.processing.plan import Item, Plan
-from oncebox.processing.resequencing import take_in
+from oncebox.processing.plan import Plan
+from oncebox.processing.resequencing import claim_in_sequence
+from oncebox.processing.routing import Item
 from oncebox.storage.drivers.contract import Work
 from oncebox.storage.drivers.transactions import run_transaction
 from oncebox.storage.records import AuditEntry
@@ -191,13 +192,13 @@ class DeadLetters:
         plan = Plan(
             [item for item in items.values() if item is not None],
             ordering=Ordering.strict,
-            chance=random.random,
+            random=random.random,
             receiving=True,
         )
         if not plan.items:
             return [], []
         store, consumer = self._context.store, self._context.consumer
-        claims = yield from take_in(
+        claims = yield from claim_in_sequence(
             store,
             work,
             consumer,
@@ -221,9 +222,10 @@ class DeadLetters:
         item = Item(delivery)
         try:
             of_its_own = letter.reason == Reason.payload_mismatch
-            item.message = _apart(letter) if of_its_own else self._context.identity(delivery)
+            message = _apart(letter) if of_its_own else self._context.identity(delivery)
         except MissingId:
             return None
+        item.message, item.key = message, message.key
         return item
 
 

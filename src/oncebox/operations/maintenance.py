@@ -96,7 +96,7 @@ class Maintenance:
                 "processed",
                 self._consumer,
                 task.name,
-                outcome_log.name(error),
+                outcome_log.error_name(error),
                 RETRY_AFTER,
             )
             return False

@@ -7,7 +7,6 @@ from functools import partial
 from oncebox.storage.contract import Store
 from oncebox.storage.drivers.contract import Database, Work
 from oncebox.storage.drivers.transactions import (
-    NO_GUARD,
     RetryTransaction,
     database_unavailable,
     read,
@@ -31,7 +30,7 @@ def migrate(database: Database, store: Store, *, claims_only: bool = False) -> S
 def _migrate(store: Store, claims_only: bool, work: Work) -> Steps[list[str]]:
     yield from work.begin()  # without a time limit: building an index may take hours
     applied = yield from store.migrate(work, claims_only=claims_only)
-    yield from work.commit(*NO_GUARD)
+    yield from work.commit()
     return applied
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from random import random
+from typing import Any, TypedDict
 from uuid import UUID
 
 from oncebox.errors import ClaimError, PayloadMismatch, SchemaMissing, SnapshotRisk, TooLate
@@ -43,9 +44,9 @@ class CallerClaims:
     """Claims on the caller's connection."""
 
     def __init__(
-        self, consumer: str, names: Names, *, keep_payload: bool, tell: bool, is_async: bool
+        self, consumer: str, names: Names, *, retry: Retry, keep_payload: bool, tell: bool
     ) -> None:
-        self._is_async = is_async
+        self._retry = retry
         self._tell = tell
         self._consumer = consumer
         self._names = names
@@ -54,15 +55,21 @@ class CallerClaims:
         self._is_checked = False
 
     def claim(
-        self, connection: Any, id: str | UUID, properties: Properties, *, accept_retries: bool
+        self,
+        is_async: bool,
+        connection: Any,
+        id: str | UUID,
+        properties: Properties,
+        *,
+        accept_retries: bool,
     ) -> Steps[bool]:
         """Claim one message; returns whether it is new."""
         arrival = _arrival(id, **properties)
         driver = driver_of(connection.__class__)
-        if driver is not None and driver.is_async is self._is_async:  # usually
+        if driver is not None and driver.is_async is is_async:  # usually
             dialect, work = driver.dialect, driver.wrap(connection)
         else:
-            dialect, work = yield from borrow(connection, is_async=self._is_async)
+            dialect, work = yield from borrow(connection, is_async=is_async)
         try:
             state = yield from self._store(dialect).claim_one(
                 work,
@@ -81,24 +88,22 @@ class CallerClaims:
 
     def failed(
         self,
+        is_async: bool,
         connection: Any,
         id: str | UUID,
         error: BaseException,
-        *,
-        retry: Retry,
-        chance: float,
-        **properties: Unpack[Properties],
+        properties: Properties,
     ) -> Steps[timedelta | None]:
         """Count a failed attempt; at the limit, claim the message and make it a dead letter."""
         if not isinstance(error, BaseException):
             raise ClaimError(f"failed() takes the exception, got {type(error).__qualname__}")
         arrival = _arrival(id, **properties)
-        dialect, work = yield from borrow(connection, is_async=self._is_async)
+        dialect, work = yield from borrow(connection, is_async=is_async)
         store = self._store(dialect)
         try:
             yield from self._check_schema(store, work)
             attempts = 1 + (yield from store.count_failures(work, self._consumer, arrival.message))
-            delay = retry.delay(attempts, error, chance)
+            delay = self._retry.delay(attempts, error, random())
             if delay is None:
                 yield from self._store_dead_letter(store, work, arrival, error, attempts)
             else:
@@ -129,7 +134,12 @@ class CallerClaims:
         yield from store.record(work, self._consumer, OWN_LOOP, [entry], tell=self._tell)
 
     def claim_many(
-        self, connection: Any, messages: Sequence[str | UUID | Message], *, accept_retries: bool
+        self,
+        is_async: bool,
+        connection: Any,
+        messages: Sequence[str | UUID | Message],
+        *,
+        accept_retries: bool,
     ) -> Steps[list[bool]]:
         """Claim many messages; the second of two equal ids is a duplicate of the first."""
         if isinstance(messages, str):
@@ -144,15 +154,15 @@ class CallerClaims:
         if not first:
             return []
         arrivals = [Arrival(message, Delivery(message.payload)) for message in first.values()]
-        states = yield from self._claim_many(connection, arrivals, accept_retries)
+        states = yield from self._claim_many(is_async, connection, arrivals, accept_retries)
         named = zip(first, states, strict=True)
         new = {name for name, state in named if state == ClaimState.new}
         return [_taken(new, (message.origin, message.id)) for message in wanted]
 
     def _claim_many(
-        self, connection: Any, arrivals: Sequence[Arrival], accept_retries: bool
+        self, is_async: bool, connection: Any, arrivals: Sequence[Arrival], accept_retries: bool
     ) -> Steps[str]:
-        dialect, work = yield from borrow(connection, is_async=self._is_async)
+        dialect, work = yield from borrow(connection, is_async=is_async)
         try:
             states = yield from self._store(dialect).claim_many(
                 work,

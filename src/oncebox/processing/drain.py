@@ -1,34 +1,29 @@
-"""Drain: what was stored runs, in the order of its keys, whatever dies.
+"""Drain: runs stored messages, in the order of their keys, whatever worker crashes.
 
-Messages come from lanes that are locked until the commit. They are taken out first, as a claim
-takes a new message in; from there on it is the same unit of work. A message that may kill its
-process runs alone: its death is recorded before it runs, and taken back when it did not die.
+A worker takes messages from lanes, which stay locked until it commits. It removes them from the
+queue first, as a claim records a new message; after that it is the same unit of work.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from oncebox.errors import (
-    DatabaseUnavailable,
-    TransactionLost,
-)
+from oncebox.errors import DatabaseUnavailable, TransactionLost
 from oncebox.model.outcome import Outcome
-from oncebox.processing import outcome_log as reports
-from oncebox.processing.crash_isolation import Alone, Risk, Step
-from oncebox.processing.plan import cut, read_stored
+from oncebox.processing.crash_isolation import CrashIsolation, IsolatedMessage
+from oncebox.processing.observer import report_commit
+from oncebox.processing.outcome_log import logger
+from oncebox.processing.routing import read_stored, select_batch
 from oncebox.processing.search_floors import SearchFloors
-from oncebox.processing.unit_of_work import CannotCommit
+from oncebox.processing.stored_batch import Step, Try, WorkerContext, bury_vanished
+from oncebox.processing.unit_of_work import CannotCommit, record_and_commit, run_handlers
 from oncebox.storage.drivers.contract import Work
 from oncebox.storage.drivers.transactions import (
-    NO_GUARD,
-    RETRY_DELAYS,
+    Retries,
     RetryTransaction,
     database_unavailable,
     read,
@@ -36,165 +31,162 @@ from oncebox.storage.drivers.transactions import (
     run_transaction_once,
     with_connection,
 )
-from oncebox.storage.records import PendingMessage, TakenBatch
+from oncebox.storage.records import TakenBatch
 from oncebox.storage.steps import Steps
 
 BRIEF = 0.2
-"""Seconds that a unit may keep all other writers waiting, where it does."""
+"""Seconds that a unit may keep all other writers waiting, on a database with one writer."""
 
 
-class Drain(Alone):
-    """A worker's way through what was stored. One thread or task steps it at a time."""
+class Drain:
+    """One worker's pass through the stored messages. One thread or task at a time may use it."""
 
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
-        self._limit = self.worker.batch
+    def __init__(self, context: WorkerContext) -> None:
+        self.database = context.database
+        self.worker = context.worker
+        self._context = context
+        self._unit = context.unit
+        self._store = context.unit.store
+        self._consumer = context.unit.consumer
+        self._limit = context.worker.batch
         self._woke = False
-        self._seen_at = time.monotonic()
-        self._taken: Sequence[PendingMessage] = ()
-        """The messages in flight, and others whose lanes were locked with them."""
+        self._heartbeat_at = time.monotonic()
+        self._isolation = CrashIsolation(context)
         self._floors = SearchFloors(self.database, self._store, self._consumer, self.worker)
 
-    # -- coming and going -------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------
 
     def sign_on(self) -> Steps[None]:
-        """Begin: from here on an end without sign_off() means that the process died."""
-        yield from run_transaction(self.database, self._show)
+        """Start. From now on, an end without sign_off() means that the process crashed."""
+        yield from run_transaction(self.database, self._heartbeat)
 
     def sign_off(self) -> Steps[None]:
-        """Stop cleanly. If the database is away it looks as if we had died, which is harmless."""
+        """Stop cleanly. If the database is unavailable, it looks like a crash; that is harmless."""
         with suppress(DatabaseUnavailable):
             yield from run_transaction(
                 self.database,
                 lambda work: self._store.sign_off(work, self._consumer, self.worker),
             )
 
-    def _show(self, work: Work) -> Steps[None]:
-        """Say that we are alive; and end what was left behind by those who are not."""
+    def _heartbeat(self, work: Work) -> Steps[None]:
+        """Record that this worker is alive, and end transactions that crashed workers left open."""
         yield from self._store.sign_on(work, self._consumer, self.worker)
         yield from self._store.end_overdue_transactions(work)
-        self._seen_at = time.monotonic()
+        self._heartbeat_at = time.monotonic()
 
     def leave(self) -> Steps[None]:
-        """Stop cleanly, also in the middle of something: nobody died."""
+        """Stop cleanly after an error, so that nothing looks like a crash."""
         with suppress(DatabaseUnavailable):
-            yield from self.pay()
+            yield from self._isolation.undo_crashes()
         yield from self.sign_off()
 
     # -- one step ---------------------------------------------------------------------------------
 
     def step(self) -> Steps[Step]:
-        """One unit of work on the messages that are ready."""
-        if self._debts:
-            paid = Step((yield from self.pay()))
-            reports.tell(self._consumer, paid.outcomes)
-            return paid
-        beat_after = (self.worker.heartbeat_timeout - self.worker.timeout) / 2
-        if time.monotonic() - self._seen_at > beat_after:
-            yield from run_transaction(self.database, self._show)
-        yield from self._floors.step()
-        step = yield from self._run()
-        reports.tell(self._consumer, step.outcomes)
+        """Run one unit of work on the messages that are ready."""
+        if self._isolation.has_crashes_to_undo:
+            step = Step((yield from self._isolation.undo_crashes()))
+        else:
+            beat_after = (self.worker.heartbeat_timeout - self.worker.timeout) / 2
+            if time.monotonic() - self._heartbeat_at > beat_after:
+                yield from run_transaction(self.database, self._heartbeat)
+            yield from self._floors.step()
+            step = yield from self._run()
+        report_commit(self._unit.observer, self._consumer, step.outcomes)
         return step
 
     def _run(self) -> Steps[Step]:
-        if self._store.is_exclusive:  # look first: to begin keeps everybody else from writing
-            look = partial(self._store.has_work, consumer=self._consumer)
-            if not (yield from read(self.database, look)):
+        if self._store.is_exclusive:  # look first: BEGIN would make all other writers wait
+            has_work = partial(self._store.has_work, consumer=self._consumer)
+            if not (yield from read(self.database, has_work)):
                 return Step(idle=True)
-        self._risked = None
         try:
-            answer = yield from self._persistently()
-            if isinstance(answer, Risk):
-                answer = yield from self.run_alone(answer)
-            self._risked = None
-            return answer
-        except BaseException:
-            self.take_back()
-            raise
+            result = yield from self._commit()
+            if isinstance(result, IsolatedMessage):
+                result = yield from self._isolation.run(result)
+            return result
         finally:
-            self.leave_alone()
+            self._isolation.end()
 
-    def _persistently(self) -> Steps[Step | Risk]:
-        """Run units until one goes through; what cannot be committed runs alone from then on."""
-        reason: BaseException | None = None
+    def _commit(self) -> Steps[Step | IsolatedMessage]:
+        """Run units of work until one commits. Messages that cannot be committed are isolated."""
+        retries = Retries(self.database, self._unit.random, limit=self._unit.timeout)
         buried: list[Outcome] = []
-        for pause in RETRY_DELAYS:
-            self._taken = self._rows = ()
-            self._running = None
-            self._token, self._began = None, time.monotonic()
+        while True:
+            attempt = Try()
             try:
-                answer = yield from with_connection(self.database, self._once)
-            except RetryTransaction as again:
-                reason = again.__cause__
-                yield from self._forgive("it is run again", reason)
-                if buried := (yield from self._look_for_committed()):
-                    break
-                if time.monotonic() - self._began >= self._unit.timeout:
-                    break  # it would be as slow the next time
-                yield partial(self.database.sleep, pause * (0.5 + self._chance.random()))
+                result = yield from with_connection(self.database, partial(self._once, attempt))
+            except RetryTransaction as retry:
+                reason = retry.__cause__
+                yield from self._rolled_back(attempt, reason, "retrying it")
+                if not attempt.is_committing:
+                    buried = yield from bury_vanished(self._context, attempt.rows, attempt.began)
+                if not buried and (yield from retries.wait()):
+                    continue
             except (CannotCommit, TransactionLost) as error:
                 reason = error.__cause__ or error
-                yield from self._forgive("its messages are run one by one", reason)
+                yield from self._rolled_back(attempt, reason, "running its messages one by one")
                 if isinstance(error, TransactionLost):
-                    buried = yield from self._look_for(self._rows, self._began)
-                break
+                    buried = yield from bury_vanished(self._context, attempt.rows, attempt.began)
             else:
-                self._adapt(time.monotonic() - self._began)
-                return answer
-        if not self._rows and not buried:
-            raise database_unavailable(reason) from reason
-        yield from run_transaction(
-            self.database, lambda work: self._store.isolate(work, self._rows)
-        )
-        return Step(buried)
+                self._adapt(time.monotonic() - attempt.began)
+                return result
+            if not attempt.rows and not buried:
+                raise database_unavailable(reason) from reason
+            isolate = partial(self._store.isolate, rows=attempt.rows)
+            yield from run_transaction(self.database, isolate)
+            return Step(buried)
 
-    def _forgive(self, consequence: str, reason: BaseException | None) -> Steps[None]:
-        """We rolled back, and are alive: that must not look like a death."""
-        reports.logger.warning(
-            "%s: a batch was rolled back (%s); %s",
-            self._consumer,
-            reports.name(reason),
-            consequence,
-        )
-        if self._taken:
-            with suppress(RetryTransaction):  # then others are careful with them for nothing
+    def _rolled_back(
+        self, attempt: Try, reason: BaseException | None, consequence: str
+    ) -> Steps[None]:
+        """Report a rollback, and clear its traces: they would look like a crash."""
+        self._unit.observer.batch_rolled_back(self._consumer, reason, consequence)
+        if attempt.taken:
+            # If this fails, another worker isolates the messages without need.
+            with suppress(RetryTransaction):
                 yield from run_transaction_once(
                     self.database,
                     lambda work: self._store.clear_crash_evidence(
-                        work, self._consumer, self._taken, self._token
+                        work, self._consumer, attempt.taken, attempt.token
                     ),
                 )
 
     def _adapt(self, elapsed: float) -> None:
-        """Where a unit keeps all others waiting, its size follows the time that it takes."""
+        """On a database with one writer, keep units short: halve or double their size."""
         if self._store.is_exclusive:
             grown = self._limit * 2 if elapsed < BRIEF / 2 else self._limit
             wanted = self._limit // 2 if elapsed > BRIEF else grown
             self._limit = max(1, min(wanted, self.worker.batch))
 
-    def _once(self, work: Work) -> Steps[Step | Risk]:
-        """Take what is ready, run it, record, commit."""
+    def _once(self, attempt: Try, work: Work) -> Steps[Step | IsolatedMessage]:
+        """Take ready messages, run them, record and commit."""
         yield from work.begin(self._unit.timeout)
-        wake, self._woke = not self._woke, False  # not twice in a row: others are ready too
+        wake, self._woke = not self._woke, False  # every second time: other messages are ready too
         taken = yield from self._take(work, wake=wake)
         self._woke = taken.again
         if taken.crashed:
-            reports.logger.warning(
-                "%s: a worker died; what it may have died of is run one by one", self._consumer
+            logger.warning(
+                "%s: a worker crashed, running the messages that may be the cause one by one",
+                self._consumer,
             )
-        self._taken, rows = taken.rows, cut(taken.rows)
+        rows = select_batch(taken.rows)
         if not rows:
-            yield from work.commit(*NO_GUARD)
+            attempt.taken = taken.rows
+            yield from work.commit()
             return Step(idle=wake and not taken.again)
-        self._rows, self._token = rows, taken.token
-        careful = rows[0].isolated
-        items = read_stored(rows, self._registry, decode=not careful)
-        plan = self._running = self._plan(items)
-        if careful and items[0].route is not None:
-            return (yield from self.risk(work, items[0], plan))
+        attempt.taken, attempt.rows, attempt.token = taken.rows, rows, taken.token
+        self._unit.observer.batch_started(self._consumer, len(rows))
+        is_isolated = rows[0].isolated
+        items = read_stored(rows, self._context.registry, decode=not is_isolated)
+        plan = attempt.plan = self._unit.plan(items)
+        if is_isolated and items[0].route is not None:
+            return (yield from self._isolation.prepare(work, items[0], plan))
         yield from self._store.remove(work, rows)
-        return Step((yield from self._conclude(work, plan, plan.resume())))
+        self._store.guard(work, taken.token)
+        runnable = plan.resume()
+        yield from run_handlers(self._unit, work, plan, runnable)
+        return Step((yield from record_and_commit(self._unit, work, plan, runnable)))
 
     def _take(self, work: Work, *, wake: bool) -> Steps[TakenBatch]:
         worker = msgspec.structs.replace(self.worker, batch=self._limit)

@@ -124,7 +124,7 @@ class Registry:
             )
         annotation, takes_tx = _signature(function, batch=batch)
         shape = payload.shape_of(annotation)
-        self._check_colour(function)
+        self._check_async(function)
         self._handlers[type_, version] = Handler(
             function=function,
             type=type_,
@@ -156,23 +156,24 @@ class Registry:
                 raise HandlerError(f"ignoring {pattern!r} would drop every message: name the types")
         self._ignored += patterns
 
-    def set_colour(self, is_async: bool, because: str) -> None:
+    def set_async(self, is_async: bool, because: str) -> None:
         """Fix the colour of the inbox; from now on handlers of the other one are refused."""
         if self.is_async is None:
             self.is_async = is_async
             self._because = because
         if self.is_async is not is_async:
+            known = _sync_or_async(self.is_async)
             raise HandlerError(
-                f"{because} is {_colour(is_async)}, but {self._because} is "
-                f"{_colour(self.is_async)}: an inbox is {_colour(self.is_async)} as a whole "
+                f"{because} is {_sync_or_async(is_async)}, but {self._because} is {known}: all of "
+                f"an inbox must be {known} "
                 "(handlers, database, and process() or aprocess())"
             )
 
-    def _check_colour(self, function: Function) -> None:
+    def _check_async(self, function: Function) -> None:
         called = _called(function)
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise HandlerError(f"handler {_name(function)} is a generator and would never run")
-        self.set_colour(inspect.iscoroutinefunction(called), f"handler {_name(function)}")
+        self.set_async(inspect.iscoroutinefunction(called), f"handler {_name(function)}")
 
     # -- routing ------------------------------------------------------------------------------
 
@@ -305,7 +306,7 @@ def _check_version(version: int, name: str) -> None:
         raise HandlerError(f"{name}: a version is an integer from 1, not {version!r}")
 
 
-def _colour(is_async: bool) -> str:
+def _sync_or_async(is_async: bool) -> str:
     return "async" if is_async else "sync"
 
 

@@ -1,10 +1,7 @@
-"""Process: units of work that are run again when the database asks for it, and split when they
-cannot be committed."""
+"""Inline processing: process() and receive(), with retries, and splits of a failing batch."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,16 +9,16 @@ from typing import Any
 import msgspec
 
 from oncebox.errors import GuardFailed, NotOwner, TransactionLost
-from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Outcome
 from oncebox.model.position import Advance
-from oncebox.processing import outcome_log as reports
-from oncebox.processing.plan import Item, Plan
+from oncebox.processing.observer import report_commit
+from oncebox.processing.plan import Plan
+from oncebox.processing.routing import Item
 from oncebox.processing.unit_of_work import CannotCommit, Unit, perform
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Database, Work
 from oncebox.storage.drivers.transactions import (
-    RETRY_DELAYS,
+    Retries,
     RetryTransaction,
     database_unavailable,
     run_transaction,
@@ -30,146 +27,128 @@ from oncebox.storage.drivers.transactions import (
 from oncebox.storage.steps import Steps
 
 
-class Process(msgspec.Struct, frozen=True):
-    """How an inbox processes a batch."""
+class InlineProcessing(msgspec.Struct, frozen=True):
+    """Processes one batch of deliveries."""
 
     database: Database
     unit: Unit
-    ordering: Ordering
-    worker: str
-    chance: random.Random
     receiving: bool = False
-    """Nothing is run: everything is stored."""
-
+    """Whether messages are stored for a worker, and no handler runs."""
     advance: Advance | None = None
-    """The step of the position that a batch makes, where its source has positions."""
+    """How the batch moves the position of its source, if the source has positions."""
 
-    def batch(self, items: Sequence[Item]) -> Steps[list[Outcome]]:
-        """Process a batch; a message that keeps the others from being committed is failed alone."""
+    def process(self, items: Sequence[Item]) -> Steps[list[Outcome]]:
+        """Process a batch. A message that prevents the commit of the others fails by itself."""
         if not items:
             return []
         try:
-            return (yield from self._persistently(items))
+            return (yield from self._commit(items))
         except _Buried as raised:
             buried = raised.outcomes
-        except _Undone as undone:
-            return (yield from self._divide(items, undone))
-        rest = yield from self.batch([item for item in items if item not in buried])
+        except _RolledBack as error:
+            return (yield from self._divide(items, error))
+        rest = yield from self.process([item for item in items if item not in buried])
         others = iter(rest)
         return [buried.get(item) or next(others) for item in items]
 
-    def _divide(self, items: Sequence[Item], undone: _Undone) -> Steps[list[Outcome]]:
+    def _commit(
+        self, items: Sequence[Item], *, failed: BaseException | None = None
+    ) -> Steps[list[Outcome]]:
+        """Run the unit of work until it commits. After the last try, store its messages instead."""
+        retries = Retries(self.database, self.unit.random, limit=self.unit.timeout)
+        isolated: BaseException | None = None
+        while True:
+            plan = self.unit.plan(items, failed=failed, isolated=isolated, receiving=self.receiving)
+            self.unit.observer.batch_started(self.unit.consumer, len(items))
+            body = partial(perform, self.unit, plan, self.advance)
+            try:
+                outcomes = yield from with_connection(self.database, body)
+            except CannotCommit as error:
+                raise _RolledBack from error.__cause__
+            except TransactionLost as error:
+                plan.is_committing = False  # the guard refused our COMMIT
+                yield from self._check_uncommitted(plan)
+                raise _RolledBack(error.culprit) from error
+            except RetryTransaction as retry:
+                cause = retry.__cause__
+                yield from self._check_uncommitted(plan)
+                if isolated is not None:
+                    raise database_unavailable(cause) from cause
+                self.unit.observer.batch_rolled_back(self.unit.consumer, cause, "retrying it")
+                if not (yield from retries.wait()):
+                    isolated = cause
+            except Exception as error:
+                if error_codes.is_not_owner(error):
+                    raise NotOwner from error
+                raise
+            else:
+                report_commit(self.unit.observer, self.unit.consumer, outcomes)
+                return outcomes
+
+    # -- batches that cannot be committed ---------------------------------------------------------
+
+    def _divide(self, items: Sequence[Item], error: _RolledBack) -> Steps[list[Outcome]]:
+        """Process a batch in parts, in arrival order, so that a failed part blocks its keys."""
         if len(items) == 1:
-            return (yield from self._fail(items, undone.__cause__))
-        return (yield from self._split(items, undone))
-
-    def _split(self, items: Sequence[Item], undone: _Undone) -> Steps[list[Outcome]]:
-        """Process a batch in parts, in arrival order: what one part leaves unfinished, the next
-        part finds waiting."""
-        if undone.culprit not in items:
+            return (yield from self._fail(items, error.__cause__))
+        if error.culprit not in items:
             middle = len(items) // 2
-            first = yield from self._standing().batch(items[:middle])
-            return first + (yield from self.batch(items[middle:]))
-        place = next(n for n, item in enumerate(items) if item is undone.culprit)
-        isolated, after = items[place : place + 1], items[place + 1 :]
-        before = yield from self._standing().batch(items[:place])
-        last = self._standing() if after else self
-        failed = yield from last._fail(isolated, undone.__cause__)
-        return before + failed + (yield from self.batch(after))
+            first = yield from self._without_advance().process(items[:middle])
+            return first + (yield from self.process(items[middle:]))
+        place = next(n for n, item in enumerate(items) if item is error.culprit)
+        culprit, after = items[place : place + 1], items[place + 1 :]
+        before = yield from self._without_advance().process(items[:place])
+        last = self._without_advance() if after else self
+        failed = yield from last._fail(culprit, error.__cause__)
+        return before + failed + (yield from self.process(after))
 
-    def _standing(self) -> Process:
-        """For a part of a batch: only its last part moves the position on."""
+    def _without_advance(self) -> InlineProcessing:
+        """The same for a part of a batch: only the last part advances the position."""
         if self.advance is None:
             return self
-        standing = msgspec.structs.replace(self.advance, new=self.advance.old)
-        return msgspec.structs.replace(self, advance=standing)
+        unmoved = msgspec.structs.replace(self.advance, new=self.advance.old)
+        return msgspec.structs.replace(self, advance=unmoved)
+
+    def _fail(self, items: Sequence[Item], error: BaseException | None) -> Steps[list[Outcome]]:
+        """Record that a message failed, without running its handler again."""
+        try:
+            return (yield from self._commit(items, failed=error))
+        except _RolledBack as undone:
+            raise TransactionLost(
+                "the connection does not keep a transaction together: is there a pooler in "
+                "statement mode, or autocommit? Do not ack"
+            ) from undone.__cause__
+
+    # -- transactions that a handler committed ----------------------------------------------------
 
     def _check_uncommitted(self, plan: Plan) -> Steps[None]:
-        """Raise _Buried if a handler committed a transaction that we did not.
+        """Raise _Buried if a handler committed a transaction that we did not commit.
 
-        Its claims are in the inbox. They become dead letters: it is unknown how much of their work
-        is done.
+        Its claims are in the inbox. They become dead letters, because nothing tells how much of
+        their work is committed.
         """
-        if not plan.new or plan.is_committing:
+        if not plan.claimed or plan.is_committing:
             return
-        bury = partial(self._bury, plan.new, plan.token)
+        bury = partial(self._bury, plan.claimed, plan.token)
         buried: dict[Item, Outcome] = yield from run_transaction(self.database, bury)
-        reports.tell(self.unit.consumer, list(buried.values()))
+        report_commit(self.unit.observer, self.unit.consumer, list(buried.values()))
         if buried:
             raise _Buried(buried)
 
-    def _bury(self, new: Mapping[Item, int], token: Any, work: Work) -> Steps[dict[Item, Outcome]]:
+    def _bury(
+        self, claimed: Mapping[Item, int], token: Any, work: Work
+    ) -> Steps[dict[Item, Outcome]]:
         store, consumer = self.unit.store, self.unit.consumer
-        claimed = [(item.message, seq) for item, seq in new.items() if item.message is not None]
-        kept = yield from store.committed_claims(work, consumer, claimed, token)
-        items = [item for item, seq in new.items() if seq in kept]
-        plan = Plan(items, ordering=self.ordering, chance=self.chance.random)
-        plan.bury_all(new, GuardFailed())
+        messages = [(i.message, seq) for i, seq in claimed.items() if i.message is not None]
+        committed = yield from store.committed_claims(work, consumer, messages, token)
+        items = [item for item, seq in claimed.items() if seq in committed]
+        plan = self.unit.plan(items)
+        plan.make_all_dead(claimed, GuardFailed())
         if items:
-            yield from store.record(work, consumer, self.worker, plan.entries, tell=self.unit.tell)
-        return dict(zip(items, plan.outcomes, strict=True))
-
-    def _fail(self, items: Sequence[Item], reason: BaseException | None) -> Steps[list[Outcome]]:
-        """Record a failure, without running anything."""
-        try:
-            return (yield from self._persistently(items, failed=reason))
-        except _Undone as undone:
-            raise TransactionLost(
-                "the connection does not keep a transaction together: is there a pooler in "
-                "statement mode, or autocommit? Settle nothing"
-            ) from undone.__cause__
-
-    def _persistently(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
-        """Run the unit until the database lets it through, then store its messages instead."""
-        reason: BaseException | None = None
-        for pause in RETRY_DELAYS:
-            started = time.monotonic()
-            try:
-                return (yield from self._once(items, **fate))
-            except RetryTransaction as again:
-                reason = again.__cause__
-                reports.logger.warning(
-                    "%s: a batch was rolled back (%s); it is run again",
-                    self.unit.consumer,
-                    reports.name(again.__cause__),
-                )
-                if time.monotonic() - started >= self.unit.timeout:
-                    break  # it would be as slow the next time
-                yield partial(self.database.sleep, pause * (0.5 + self.chance.random()))
-        try:
-            return (yield from self._once(items, isolated=reason, **fate))
-        except RetryTransaction as again:
-            raise database_unavailable(again.__cause__) from again.__cause__
-
-    def _once(self, items: Sequence[Item], **fate: Any) -> Steps[list[Outcome]]:
-        """One unit of work on a connection of its own."""
-        plan = Plan(
-            items,
-            ordering=self.ordering,
-            chance=self.chance.random,
-            receiving=self.receiving,
-            **fate,
-        )
-        try:
-            outcomes = yield from with_connection(
-                self.database,
-                lambda work: perform(self.unit, work, self.worker, plan, self.advance),
+            yield from store.record(
+                work, consumer, self.unit.worker, plan.entries, tell=self.unit.has_hooks
             )
-        except CannotCommit as error:
-            raise _Undone from error.__cause__
-        except TransactionLost as error:
-            plan.is_committing = False  # the guard refused our COMMIT
-            yield from self._check_uncommitted(plan)
-            raise _Undone(error.culprit) from error
-        except RetryTransaction:
-            yield from self._check_uncommitted(plan)
-            raise
-        except Exception as error:
-            if error_codes.is_not_owner(error):
-                raise NotOwner from error
-            raise
-        reports.tell(self.unit.consumer, outcomes)
-        return outcomes
+        return dict(zip(items, plan.outcomes, strict=True))
 
 
 class _Buried(Exception):
@@ -179,9 +158,9 @@ class _Buried(Exception):
         self.outcomes = outcomes
 
 
-class _Undone(Exception):
-    """Nothing was committed, and its cause is the fault of one of the messages."""
+class _RolledBack(Exception):
+    """Nothing was committed, because one of the messages failed with the cause of this."""
 
     def __init__(self, culprit: object | None = None) -> None:
         self.culprit = culprit
-        """The message at fault, where that is certain."""
+        """The message that failed, if that is certain."""

@@ -1,4 +1,4 @@
-"""Reports: what is logged. Never payloads, and no texts of errors: they may quote values."""
+"""Logs failures, dead letters and rollbacks; no payloads, no error texts: both may be private."""
 
 from __future__ import annotations
 
@@ -6,47 +6,62 @@ import logging
 from collections.abc import Sequence
 
 from oncebox.model.outcome import Kind, Outcome
+from oncebox.processing.observer import Observer
 from oncebox.storage.drivers import error_codes
 
 logger = logging.getLogger("oncebox")
 
 _CONSEQUENCES = {
     Kind.failed: "failed and is stored for another attempt",
-    Kind.stored: "could not be committed and is stored, to be run by itself",
+    Kind.stored: "could not be committed and is stored, to run isolated",
     Kind.dead: "is a dead letter",
     Kind.quarantined: "is quarantined",
 }
 
 
-def tell(consumer: str, outcomes: Sequence[Outcome]) -> None:
-    """Log what somebody may have to look at."""
-    for outcome in outcomes:
-        if outcome.error is not None or outcome.reason is not None:
-            logger.warning(
-                "%s: %s %s (%s)",
-                consumer,
-                _subject(outcome),
-                _CONSEQUENCES[outcome.kind],
-                outcome.reason or _kind(outcome.error),
-                extra={"oncebox_outcome": outcome.kind.value},
-            )
+class OutcomeLog(Observer):
+    """Logs what an operator may have to look at."""
+
+    def batch_rolled_back(
+        self, consumer: str, error: BaseException | None, consequence: str
+    ) -> None:
+        logger.warning("%s: batch rolled back (%s), %s", consumer, error_name(error), consequence)
+
+    def batch_committed(self, consumer: str, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if (outcome.error or outcome.reason) and outcome.kind is not Kind.dead:
+                _log(consumer, outcome)
+
+    def message_dead(self, consumer: str, outcome: Outcome) -> None:
+        _log(consumer, outcome)
+
+
+def _log(consumer: str, outcome: Outcome) -> None:
+    logger.warning(
+        "%s: %s %s (%s)",
+        consumer,
+        _subject(outcome),
+        _CONSEQUENCES[outcome.kind],
+        outcome.reason or _class_and_code(outcome.error),
+        extra={"oncebox_outcome": outcome.kind.value},
+    )
 
 
 def _subject(outcome: Outcome) -> str:
-    """The message and its place: for Kafka the topic, the partition and the offset."""
+    """The message and where it came from: for Kafka the topic, the partition and the offset."""
     message, delivery = outcome.message, outcome.delivery
     subject = f"message {message.id!r} of type {message.type!r}" if message else "a delivery"
     place = f" from {delivery.source} at {delivery.coordinates}" if delivery.coordinates else ""
     return subject + place
 
 
-def name(error: BaseException | None) -> str:
-    """The kind of an error of the database, after its cause in plain words where there are some."""
+def error_name(error: BaseException | None) -> str:
+    """The class and code of a database error, after its cause in plain words if that is known."""
     cause = error_codes.explain(error)
-    return f"{cause}: {_kind(error)}" if cause else _kind(error)
+    return f"{cause}: {_class_and_code(error)}" if cause else _class_and_code(error)
 
 
-def _kind(error: BaseException | None) -> str:
+def _class_and_code(error: BaseException | None) -> str:
     if error is None:
         return "no error"
     code = error_codes.code(error)

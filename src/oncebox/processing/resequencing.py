@@ -13,7 +13,7 @@ from oncebox.storage.records import Arrival, Claims, ClaimState, Count, Early, M
 from oncebox.storage.steps import Steps
 
 
-def take_in(
+def claim_in_sequence(
     store: Store,
     work: Work,
     consumer: str,

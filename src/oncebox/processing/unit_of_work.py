@@ -1,7 +1,6 @@
-"""The unit of work: claim, handle, record and commit a batch of messages in one transaction.
+"""The unit of work: claim, run handlers, record and commit a batch in one transaction.
 
-Written once, without I/O and without colour: it yields calls, and a runner performs them.
-What it raises, nothing of it was committed.
+If one of its functions raises, nothing of the batch is committed, unless the exception says so.
 """
 
 from __future__ import annotations
@@ -16,91 +15,103 @@ from typing import Any
 import msgspec
 
 from oncebox.errors import OnceboxError, SwallowedError, TransactionEnded, TransactionLost
-from oncebox.model.ordering import runs
+from oncebox.model.ordering import Ordering, runs
 from oncebox.model.outcome import Outcome
 from oncebox.model.position import Advance
-from oncebox.model.sequencing import A_MINUTE, Gaps
+from oncebox.model.sequencing import Gaps
 from oncebox.processing.handlers import check_answer
-from oncebox.processing.plan import Item, Plan
-from oncebox.processing.resequencing import take_in
+from oncebox.processing.observer import Observer
+from oncebox.processing.plan import Plan
+from oncebox.processing.resequencing import claim_in_sequence
+from oncebox.processing.routing import Item
 from oncebox.storage.contract import Store
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Work
+from oncebox.storage.records import Claims
 from oncebox.storage.steps import Steps
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """What every unit of work of an inbox has in common."""
+    """What all units of work of one worker of an inbox share."""
 
     consumer: str
     store: Store
+    worker: str
+    """The name of the worker, for counters and attempts."""
     transaction: Callable[..., Any]
-    """What handlers get: Transaction or AsyncTransaction."""
+    """The class of the handlers' `tx`: Transaction or AsyncTransaction."""
+    observer: Observer
+    ordering: Ordering
+    random: Callable[[], float]
     keep_payload: bool
     timeout: float
-    """Seconds after which the database ends a transaction that was left behind."""
-    gaps: Gaps = A_MINUTE
-    """What is done about numbers that do not come."""
-    tell: bool = False
-    """Whether somebody is to be told of dead letters."""
-    notify: bool = False
-    """Whether those who wait for stored messages get a hint."""
+    """Seconds after which the database ends the transaction."""
+    gaps: Gaps
+    has_hooks: bool
+    """Whether dead letters are reported to on_dead hooks."""
+    notify: bool
+    """Whether listening workers are notified of stored messages."""
+
+    def plan(self, items: Sequence[Item], **options: Any) -> Plan:
+        """A plan for a batch, by the policies of the inbox."""
+        return Plan(items, ordering=self.ordering, random=self.random, **options)
 
 
 class CannotCommit(Exception):
-    """The handlers ran, but their work cannot be committed: one of the messages is at fault."""
+    """The handlers ran, but their work cannot be committed because of one of the messages."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a chunk was rolled back."""
+    """Why the handlers of a chunk were rolled back to the savepoint."""
 
     error: Exception
     culprit: Item | None
-    """The message at fault, where that is certain."""
+    """The message that caused the error, if that is certain."""
     ran: Sequence[Item]
-    """What ran before the call that raised."""
+    """The messages that ran before the handler that raised."""
     duration: float
 
 
-def perform(
-    unit: Unit, work: Work, worker: str, plan: Plan, advance: Advance | None = None
-) -> Steps[list[Outcome]]:
-    """Claim, run, record, commit. The outcomes are true once this returns."""
+def perform(unit: Unit, plan: Plan, advance: Advance | None, work: Work) -> Steps[list[Outcome]]:
+    """Claim, run, record and commit new deliveries. Returns their outcomes, now committed."""
     yield from work.begin(unit.timeout)
-    if advance is not None:  # first: a reader that lost its partition goes no further
+    if advance is not None:  # first, so that a reader which lost its partition stops here
         yield from unit.store.advance(work, unit.consumer, advance)
-    claims = yield from take_in(
-        unit.store,
-        work,
-        unit.consumer,
-        plan.arrivals,
-        gaps=unit.gaps,
-        receiving=plan.is_receiving,
-        keep_payload=unit.keep_payload,
-        timeout=unit.timeout,
-    )
+    claims = yield from _claim(unit, plan, work)
     runnable = plan.decide(claims)
-    return (yield from conclude(unit, work, worker, plan, runnable, claims.token))
+    unit.store.guard(work, claims.token)
+    if runnable:
+        # If a batch of one fails at its commit, it is clear which message failed.
+        yield from run_handlers(unit, work, plan, runnable, wait=len(plan.items) > 1)
+    return (yield from record_and_commit(unit, work, plan, runnable))
 
 
-def conclude(
-    unit: Unit, work: Work, worker: str, plan: Plan, runnable: list[Item], token: Any
+def _claim(unit: Unit, plan: Plan, work: Work) -> Steps[Claims]:
+    arrivals = plan.arrivals
+    options: dict[str, Any] = {"keep_payload": unit.keep_payload, "timeout": unit.timeout}
+    for arrival in arrivals:
+        if arrival.message.sequence is not None:
+            options |= {"gaps": unit.gaps, "receiving": plan.is_receiving}
+            return claim_in_sequence(unit.store, work, unit.consumer, arrivals, **options)
+    claim = unit.store.receive if plan.is_receiving else unit.store.claim
+    return claim(work, unit.consumer, arrivals, **options)
+
+
+def record_and_commit(
+    unit: Unit, work: Work, plan: Plan, runnable: list[Item]
 ) -> Steps[list[Outcome]]:
-    """Run what has been claimed, record, commit."""
-    yield from run_all(unit, work, plan, runnable, token)
-    return (yield from finish(unit, work, worker, plan, runnable, token))
-
-
-def finish(
-    unit: Unit, work: Work, worker: str, plan: Plan, runnable: list[Item], token: Any
-) -> Steps[list[Outcome]]:
-    """Record and commit what has run."""
+    """Record the outcomes of a batch and commit."""
     try:
         yield from unit.store.record(
-            work, unit.consumer, worker, plan.entries, tell=unit.tell, notify=unit.notify
+            work,
+            unit.consumer,
+            unit.worker,
+            plan.entries,
+            tell=unit.has_hooks,
+            notify=unit.notify,
         )
         plan.is_committing = True
-        yield from work.commit(*unit.store.guard(token))
+        yield from work.commit()
     except Exception as error:
         if error_codes.is_guard_failure(error):
             raise TransactionEnded from error
@@ -110,14 +121,15 @@ def finish(
     return plan.outcomes
 
 
-def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item], token: Any) -> Steps[None]:
-    """Run the handlers, all at once if all goes well.
+def run_handlers(
+    unit: Unit, work: Work, plan: Plan, runnable: list[Item], *, wait: bool = True
+) -> Steps[None]:
+    """Run the handlers of a batch, all on one savepoint if none fails.
 
-    When something fails, the work goes back to a savepoint. If the culprit is not certain the
-    messages are halved until it is alone; the later messages of its key are parked, the others
-    run again.
+    After a failure, roll back to the savepoint. If it is not certain which message failed, run each
+    half by itself. The later messages of a failed message's key are blocked, the others run again.
+    Without `wait`, an error of a pipelined statement may be raised as late as the commit.
     """
-    work.guard = unit.store.guard(token)
     started = time.monotonic()
     todo: list[list[Item] | tuple[Item, Failure]] = [runnable]
     while todo:
@@ -126,15 +138,15 @@ def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item], token: Any
             culprit, failure = chunk
             plan.fail(culprit, failure.error, failure.duration)
             continue
-        chunk = plan.unheld(chunk)
+        chunk = plan.unblocked(chunk)
         if plan.has_failures and time.monotonic() - started > unit.timeout / 2:
-            plan.store(chunk)  # no time left to find out who is well: each gets a run of its own
+            plan.store_isolated(chunk)  # no time is left to find the messages that fail
             continue
-        failed = yield from attempt(unit, work, chunk)
+        failed = yield from _attempt(unit, work, chunk, wait=wait)
         if failed is None:
             plan.done(chunk)
         elif failed.culprit is not None:
-            # What ran before it runs again first, so that a key's messages stay in order.
+            # The messages that ran before it run again first: that keeps the order of each key.
             others = [item for item in chunk if item is not failed.culprit]
             ran = set(failed.ran)
             todo.append([item for item in others if item not in ran])
@@ -145,8 +157,8 @@ def run_all(unit: Unit, work: Work, plan: Plan, runnable: list[Item], token: Any
             todo += [chunk[middle:], chunk[:middle]]
 
 
-def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
-    """Run the handlers of a chunk on top of a savepoint; on a failure, go back to it."""
+def _attempt(unit: Unit, work: Work, chunk: list[Item], *, wait: bool) -> Steps[Failure | None]:
+    """Run the handlers of a chunk on a savepoint; roll back to it if one fails."""
     if not chunk:
         return None
     began = time.monotonic()
@@ -154,26 +166,25 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
     call: list[Item] = []
     yield from work.enter_savepoint()
     try:
-        for call in runs(chunk, attrgetter("key"), _list_of):
-            yield from invoke(unit, work, call)
+        for call in runs(chunk, attrgetter("key"), _batch_handler):
+            yield from _call_handler(unit, work, call)
             ran += call
         call = []
-        yield from work.release_savepoint()
+        yield from work.release_savepoint(wait=wait)
     except TransactionLost as error:
         error.culprit = _only(call or chunk)
         raise
     except Exception as error:
-        if error_codes.is_guard_failure(
-            error
-        ):  # in a pipeline, it may come from any handler of the chunk
+        # In a pipeline, the guard may fail because of any handler of the chunk.
+        if error_codes.is_guard_failure(error):
             ended = TransactionEnded()
             ended.culprit = _only(chunk)
             raise ended from error
         if _ends_unit(work, error) and not error_codes.is_busy(error):
             raise
-        certain = yield from _go_back(work, error)
+        certain = yield from _roll_back(work, error)
         if error_codes.is_aborted(error):
-            # Somebody swallowed an error, and perhaps not the one whose statement was refused.
+            # A handler ignored an error, perhaps not the handler whose statement was refused.
             error, certain = SwallowedError(), False
         culprit = _only(call if certain and call else chunk)
         return Failure(error, culprit, ran, time.monotonic() - began)
@@ -181,12 +192,12 @@ def attempt(unit: Unit, work: Work, chunk: list[Item]) -> Steps[Failure | None]:
 
 
 def _only(items: Sequence[Item]) -> Item | None:
-    """The one item of a list that has just one."""
+    """The item of a list of one; None for longer lists."""
     return items[0] if len(items) == 1 else None
 
 
-def _go_back(work: Work, error: Exception) -> Steps[bool]:
-    """Roll back to the savepoint; where that fails, the savepoint's transaction is gone."""
+def _roll_back(work: Work, error: Exception) -> Steps[bool]:
+    """Roll back to the savepoint. Raises TransactionLost if the savepoint no longer exists."""
     try:
         return (yield from work.rollback_to_savepoint(error))
     except Exception as worse:
@@ -195,7 +206,7 @@ def _go_back(work: Work, error: Exception) -> Steps[bool]:
         raise TransactionLost from worse
 
 
-def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
+def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     """Call the handler of one message, or the batch handler of several."""
     route = call[0].route
     assert route is not None
@@ -203,25 +214,36 @@ def invoke(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     payload = [item.payload() for item in call] if handler.batch else call[0].payload()
     tx = unit.transaction(work, None if handler.batch else call[0].message)
     args = (payload, tx) if handler.takes_tx else (payload,)
+    started = time.monotonic()
     try:
-        answer = yield partial(handler.function, *args)
-    except BaseException:
+        result = yield partial(handler.function, *args)
+    except BaseException as error:
         with suppress(OnceboxError):
             tx._end()
+        _report_handler(unit, call, started, error)
         raise
     tx._end()
-    if answer is not None:
-        check_answer(handler, answer)
+    _report_handler(unit, call, started, None)
+    if result is not None:
+        check_answer(handler, result)
     yield from work.after_handler()
 
 
+def _report_handler(
+    unit: Unit, call: list[Item], started: float, error: BaseException | None
+) -> None:
+    messages = [item.message for item in call]
+    seconds = time.monotonic() - started
+    unit.observer.handler_finished(unit.consumer, messages, seconds, error)
+
+
 def _ends_unit(work: Work, error: Exception) -> bool:
-    """Whether the whole unit has to be rolled back, whoever is at fault."""
+    """Whether the whole transaction must be rolled back, whatever message caused the error."""
     if isinstance(error, TransactionLost):
         return True
     return error_codes.is_retryable(error) or work.is_lost(error)
 
 
-def _list_of(item: Item) -> object:
+def _batch_handler(item: Item) -> object:
     assert item.route is not None
     return item.route.handler if item.route.handler.batch else None

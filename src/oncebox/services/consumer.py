@@ -80,7 +80,7 @@ class Consumer(Loop):
     def _service(self, *, is_async: bool) -> Steps[None]:
         self._is_async = is_async
         try:
-            with self._inbox._working(self._batch) as worker:
+            with self._inbox._engine.worker(self._batch) as worker:
                 if isinstance(self._source, PartitionedSource):
                     self._partitions = Partitions(self._inbox, self._source, worker)
                 yield from self._serve(worker)
@@ -90,7 +90,7 @@ class Consumer(Loop):
     def _serve(self, worker: WorkerInfo) -> Steps[None]:
         while not self.is_stopping and not self._is_finished:
             try:
-                database = yield from self._inbox._connection.open_for_operation(self._is_async)
+                database = yield from self._inbox._context.open(self._is_async)
                 yield from self._consume(database, worker)
             except DatabaseUnavailable as error:
                 if not self.is_stopping:
@@ -176,7 +176,7 @@ class Consumer(Loop):
                 self._inbox.name,
                 len(batch.deliveries),
                 self._source.name,
-                reports.name(error.__cause__ or error),
+                reports.error_name(error.__cause__ or error),
             )
 
     def _process(self, database: Database, batch: Batch) -> Steps[list[Outcome]]:
@@ -193,9 +193,9 @@ class Consumer(Loop):
         self, deliveries: Sequence[Delivery], advance: Advance | None
     ) -> Steps[list[Outcome]]:
         process = partial(
-            self._inbox._process,
+            self._inbox._engine.process,
+            self._is_async,
             deliveries,
-            is_async=self._is_async,
             receiving=self._mode == "stored",
             advance=advance,
         )
@@ -274,7 +274,7 @@ class Consumer(Loop):
                 "%s: cannot read %s: %s", self._inbox.name, self._source.name, self._trouble
             )
         self._is_outage_ended, why = False, self._trouble
-        store, name, source = self._inbox._store, self._inbox.name, self._source.name
+        store, name, source = self._inbox._context.store, self._inbox.name, self._source.name
         yield from run_transaction(
             database, lambda work: store.report_outage(work, name, source, worker, why)
         )
@@ -283,7 +283,7 @@ class Consumer(Loop):
         """Remove outages of this worker, and of those that crashed, from the database."""
         if self._is_outage_ended:
             return
-        store, name, source = self._inbox._store, self._inbox.name, self._source.name
+        store, name, source = self._inbox._context.store, self._inbox.name, self._source.name
         yield from run_transaction(
             database, lambda work: store.end_outage(work, name, source, worker)
         )

@@ -99,7 +99,7 @@ class Loop(ABC):
         reports.logger.error(
             "%s: database unavailable (%s); nothing was committed, retrying in %.1f s",
             name,
-            reports.name(error.__cause__ or error),
+            reports.error_name(error.__cause__ or error),
             min(self._pause * 2, LONGEST_OUTAGE),
         )
         is_read_only = error_codes.is_read_only(error.__cause__ or error)

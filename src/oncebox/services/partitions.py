@@ -33,7 +33,7 @@ class Partitions:
         self.is_finished = False
         """True if no message can follow in any partition."""
         self._consumer = inbox.name
-        self._store = inbox._store
+        self._store = inbox._context.store
         self._worker = worker
 
     # -- assignment -------------------------------------------------------------------------------

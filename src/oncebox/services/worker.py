@@ -38,11 +38,11 @@ class Worker(Loop):
         self._poll = poll
 
     def _service(self, *, is_async: bool) -> Steps[None]:
-        with self._inbox._working(self._batch) as worker:
+        with self._inbox._engine.worker(self._batch) as worker:
             drain: Drain | None = None
             while not self.is_stopping:
                 try:
-                    drain = drain or (yield from self._inbox._drain(worker, is_async))
+                    drain = drain or (yield from self._inbox._engine.drain(is_async, worker))
                     yield from drain.sign_on()
                     self._go_on()
                     yield from self._loop(drain)
@@ -57,7 +57,7 @@ class Worker(Loop):
                     raise
 
     def _loop(self, drain: Drain) -> Steps[None]:
-        channel = self._inbox._channel
+        channel = self._inbox._engine.channel
         maintenance = self._inbox._maintenance(drain)
         listener = drain.database.listen(channel) if channel else None
         try:

@@ -9,7 +9,7 @@ import pytest
 
 import oncebox.processing.drain
 from oncebox import Reject
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from oncebox.storage.sql import replays as replaying
 from support.inboxes import keyed
 from support.replays import SLOW, ReplayHarness, held, is_over, make_due
@@ -121,13 +121,13 @@ def test_a_batch_whose_replay_is_cancelled_after_the_take_is_not_run(
     harness.feed()
 
     def late(rows: Any) -> Any:
-        monkeypatch.setattr(oncebox.processing.drain, "cut", cut)
+        monkeypatch.setattr(oncebox.processing.drain, "select_batch", select_batch)
         if world.is_postgres:
             world.inbox(migrate=False).replays.cancel("again", why="a mistake")
-        return cut(rows)
+        return select_batch(rows)
 
-    monkeypatch.setattr(oncebox.processing.drain, "cut", late)
-    monkeypatch.setattr(oncebox.processing.drain, "RETRY_DELAYS", (0.001,) * 4)
+    monkeypatch.setattr(oncebox.processing.drain, "select_batch", late)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.001,) * 4)
     done = {} if world.is_postgres else {"done": 2}
     assert harness.drain() == done
     assert harness.far() == (done or {"cancelled": 2})

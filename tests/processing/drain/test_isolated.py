@@ -180,7 +180,7 @@ def test_an_isolated_message_does_not_run_beside_an_earlier_retried_message(
         return (yield from postpone(*args, **kwargs))
 
     monkeypatch.setattr(store, "postpone", late)
-    monkeypatch.setattr(oncebox.processing.drain, "RETRY_DELAYS", (0.001,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.001,) * 4)
     assert harness.drain() == {"done": 2}
     assert harness.ran()[-2:] == ["first", "second"]
 

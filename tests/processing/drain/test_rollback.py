@@ -101,7 +101,7 @@ IDS = ("a", "bad", "c")
 def test_a_drained_batch_that_conflicts_is_run_again_and_not_counted(
     world: World, harness: InboxHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oncebox.processing.drain, "RETRY_DELAYS", (0.001,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.001,) * 4)
     left = [Conflict(), Conflict()]
 
     def conflict(tx: Any) -> Iterator[Any]:
@@ -121,8 +121,7 @@ def test_a_drained_batch_that_conflicts_is_run_again_and_not_counted(
 def test_a_message_that_always_conflicts_fails_without_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (oncebox.processing.drain, oncebox.processing.crash_isolation):
-        monkeypatch.setattr(module, "RETRY_DELAYS", (0.001,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.001,) * 4)
 
     def conflict(tx: Any) -> Iterator[Any]:
         yield from ()
@@ -138,7 +137,7 @@ def test_a_rolled_back_batch_is_not_taken_for_a_crash(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(oncebox.processing.drain, "RETRY_DELAYS", (0.001,) * 4)
+    monkeypatch.setattr(oncebox.storage.drivers.transactions, "RETRY_DELAYS", (0.001,) * 4)
     left = [Conflict()]
 
     def conflict(tx: Any) -> Iterator[Any]:
@@ -149,8 +148,8 @@ def test_a_rolled_back_batch_is_not_taken_for_a_crash(
     world.on(harness.inbox, "shaky", good_and_bad(conflict))
     harness.receive(keyed("bad", type="shaky"))
     assert harness.drain() == {"done": 1}
-    assert "a worker died" not in caplog.text
-    assert "it is run again" in caplog.text
+    assert "a worker crashed" not in caplog.text
+    assert "retrying it" in caplog.text
 
 
 @pytest.mark.only(("psycopg",))
@@ -162,7 +161,7 @@ def test_lanes_that_were_locked_without_work_are_not_taken_for_a_crash(
 ) -> None:
     """What was taken and cut off is left where it was; the lock of its lane left a trace."""
     harness.receive(*(order(f"m{n}", key=f"k{n}") for n in range(6)))
-    monkeypatch.setattr(oncebox.processing.drain, "cut", lambda rows: rows[:1])
+    monkeypatch.setattr(oncebox.processing.drain, "select_batch", lambda rows: rows[:1])
     record = store_of(harness.inbox).record
 
     def conflict(*args: Any, **options: Any) -> Iterator[Any]:
@@ -172,5 +171,5 @@ def test_lanes_that_were_locked_without_work_are_not_taken_for_a_crash(
 
     monkeypatch.setattr(store_of(harness.inbox), "record", conflict)
     assert harness.drain() == {"done": 6}
-    assert "it is run again" in caplog.text
-    assert "a worker died" not in caplog.text
+    assert "retrying it" in caplog.text
+    assert "a worker crashed" not in caplog.text

@@ -13,7 +13,8 @@ from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Reason
 from oncebox.model.retry import Retry
 from oncebox.processing.handlers import Registry
-from oncebox.processing.plan import Item, Plan, read
+from oncebox.processing.plan import Plan
+from oncebox.processing.routing import Item, read_deliveries
 from support.plans import IDENTITY, a, bad, decide, kinds, plan, registry
 
 
@@ -27,7 +28,7 @@ def test_a_delivery_that_cannot_be_read_is_kept_with_its_error() -> None:
         a("5", text="x" * 300),
         a("6", type_="ignored.thing"),
     ]
-    items = read(deliveries, IDENTITY, registry())
+    items = read_deliveries(deliveries, IDENTITY, registry())
     assert [item.delivery for item in items] == deliveries
     assert [type(item.error).__name__ for item in items] == [
         "NoneType",
@@ -48,11 +49,11 @@ def test_another_error_of_ours_is_not_swallowed() -> None:
             raise ConfigurationError("no such tenant")
 
     with pytest.raises(ConfigurationError, match="no such tenant"):
-        read([a("1")], Broken("id"), registry())
+        read_deliveries([a("1")], Broken("id"), registry())
 
 
 def test_a_handler_that_runs_again_gets_a_fresh_payload() -> None:
-    (item,) = read([a("1", lines=[1])], IDENTITY, registry())
+    (item,) = read_deliveries([a("1", lines=[1])], IDENTITY, registry())
     first = item.payload()
     first["lines"].append(2)
     second = item.payload()
@@ -71,7 +72,7 @@ def test_a_payload_is_decoded_ahead_of_the_first_run() -> None:
     made = Registry(retry=Retry(), ordering=Ordering.strict, payload_limit=200)
     made.add(lambda payload: None, "t", 2)
     made.add_upcaster(lift, "t", 1)
-    (item,) = read([a("1")], IDENTITY, made)
+    (item,) = read_deliveries([a("1")], IDENTITY, made)
     assert decodings == 1
     item.payload()
     assert decodings == 1
@@ -140,8 +141,8 @@ def test_a_received_message_with_other_bytes_is_quarantined() -> None:
 
 
 def test_a_received_message_is_not_decoded() -> None:
-    (item,) = read([bad("1")], IDENTITY, registry(), decode=False)
+    (item,) = read_deliveries([bad("1")], IDENTITY, registry(), decode=False)
     assert item.error is None
-    made = Plan([item], ordering=Ordering.strict, chance=lambda: 0.5, receiving=True)
+    made = Plan([item], ordering=Ordering.strict, random=lambda: 0.5, receiving=True)
     decide(made, "n")
     assert kinds(made) == ["stored"]

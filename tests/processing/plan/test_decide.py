@@ -94,7 +94,7 @@ def test_a_message_before_a_dead_letter_of_its_key_still_runs() -> None:
     made = plan(a("1", "k"), bad("2", "k"), a("3", "k"))
     runnable = decide(made, "nnn")
     assert ids(runnable) == ["1"]
-    assert made.unheld(runnable) == runnable
+    assert made.unblocked(runnable) == runnable
 
 
 def test_a_dead_letter_behind_a_waiting_key_is_stored_behind_it() -> None:
@@ -113,7 +113,7 @@ def test_a_redelivered_message_is_stored_to_run_isolated_and_blocks_its_key() ->
     made = plan(a("1", "k"), again(a("2", "k")), a("3", "k"), a("4"))
     runnable = decide(made, "nnnn")
     assert ids(runnable) == ["4", "1"]
-    assert made.unheld(runnable) == runnable, "what came before it runs"
+    assert made.unblocked(runnable) == runnable, "what came before it runs"
     made.done(runnable)
     assert kinds(made) == ["done", "stored", "blocked", "done"]
     _, stored, blocked, _ = made.entries

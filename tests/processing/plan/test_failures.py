@@ -9,7 +9,7 @@ import pytest
 from oncebox.errors import Reject, RetryAfter, Undecodable
 from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Kind, Reason
-from oncebox.processing.plan import read
+from oncebox.processing.routing import read_deliveries
 from support.plans import ERROR, IDENTITY, a, bad, decide, ids, kinds, plan, registry
 
 
@@ -19,7 +19,7 @@ def test_a_failed_message_blocks_the_later_messages_of_its_key() -> None:
     assert not made.has_failures
     made.fail(first, ERROR, 0.5)
     assert made.has_failures
-    assert made.unheld([second, third, fourth]) == [third, fourth]
+    assert made.unblocked([second, third, fourth]) == [third, fourth]
     made.done([third, fourth])
     assert kinds(made) == ["failed", "blocked", "done", "done"]
     entry = made.entries[0]
@@ -39,7 +39,7 @@ def test_a_failure_behind_an_earlier_failure_of_its_key_only_waits() -> None:
 
 def test_messages_out_of_time_are_stored_to_run_one_by_one() -> None:
     made = plan(a("1", "k"), a("2"))
-    made.store(decide(made, "nn"))
+    made.store_isolated(decide(made, "nn"))
     assert kinds(made) == ["stored", "stored"]
     assert all(entry.ready for entry in made.entries)
 
@@ -49,14 +49,14 @@ def test_a_failed_message_without_a_key_blocks_nothing() -> None:
     first, second = decide(made, "nn")
     made.fail(first, ERROR)
     assert made.has_failures
-    assert made.unheld([second]) == [second]
+    assert made.unblocked([second]) == [second]
 
 
 def test_a_retrying_message_blocks_its_key_also_with_skip_dead() -> None:
     made = plan(a("1", "k"), a("2", "k"), ordering=Ordering.skip_dead)
     first, second = decide(made, "nn")
     made.fail(first, ERROR)
-    assert made.unheld([second]) == []
+    assert made.unblocked([second]) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_failure_without_another_attempt_is_a_dead_letter(
     assert (entry.outcome.error, entry.outcome.attempts) == (error, 1)
     assert entry.blocks_key is blocks_key
     assert made.has_failures
-    assert made.unheld([second]) == ([] if blocks_key else [second])
+    assert made.unblocked([second]) == ([] if blocks_key else [second])
 
 
 def test_a_handler_may_name_the_time_of_its_next_attempt() -> None:
@@ -105,5 +105,5 @@ def test_a_batch_that_must_run_isolated_is_stored() -> None:
 
 
 def test_a_failing_upcaster_makes_the_message_undecodable() -> None:
-    (item,) = read([bad("1")], IDENTITY, registry())
+    (item,) = read_deliveries([bad("1")], IDENTITY, registry())
     assert isinstance(item.error, Undecodable)

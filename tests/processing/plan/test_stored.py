@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from oncebox.model.outcome import Kind, Reason
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from support.plans import ERROR, cut_ids, ids, kinds, resumed, stored
 
 
@@ -46,8 +46,8 @@ def test_a_batch_never_contains_one_message_of_two_replays() -> None:
         stored("6", 9, lane=8, replay=3),
         stored("8", 10, lane=8),
     ]
-    assert [row.seq for row in cut(rows)] == [1, 2, 3, 7, 8]
-    assert [row.seq for row in cut(rows[3:])] == [4, 5, 6, 7, 8]
+    assert [row.seq for row in select_batch(rows)] == [1, 2, 3, 7, 8]
+    assert [row.seq for row in select_batch(rows[3:])] == [4, 5, 6, 7, 8]
 
 
 def test_in_a_batch_a_message_that_was_left_out_may_come_in_another_lane() -> None:
@@ -58,8 +58,8 @@ def test_in_a_batch_a_message_that_was_left_out_may_come_in_another_lane() -> No
         stored("2", 4, lane=7, replay=1),
         stored("2", 5, lane=9, replay=2),
     ]
-    assert [row.seq for row in cut(rows[1:])] == [2, 5]
-    assert [row.seq for row in cut(rows)] == [1]
+    assert [row.seq for row in select_batch(rows[1:])] == [2, 5]
+    assert [row.seq for row in select_batch(rows)] == [1]
 
 
 def test_a_batch_distinguishes_messages_by_origin() -> None:
@@ -72,7 +72,7 @@ def test_a_batch_distinguishes_messages_by_origin() -> None:
         stored("2", 4),
         stored("3", 5, replay=1),
     ]
-    assert [row.seq for row in cut(rows)] == [1, 2, 3, 4, 5]
+    assert [row.seq for row in select_batch(rows)] == [1, 2, 3, 4, 5]
 
 
 def test_stored_messages_run_in_key_order_and_keep_their_seq() -> None:
@@ -128,8 +128,8 @@ def test_a_message_out_of_crashes_is_dead_and_blocks_its_key() -> None:
     made, (first, second) = resumed(
         stored("1", 1, key="k", isolated=True, crashes=5, attempts=1), stored("2", 2, key="k")
     )
-    made.kill(first, Reason.crashed, ERROR)
-    assert made.unheld([second]) == []
+    made.make_dead(first, Reason.crashed, ERROR)
+    assert made.unblocked([second]) == []
     entry = made.entries[0]
     assert (entry.outcome.reason, entry.outcome.attempts, entry.blocks_key) == (
         Reason.crashed,
@@ -144,7 +144,7 @@ def test_messages_out_of_time_block_what_follows_them() -> None:
         stored("1", 1, key="k"), stored("2", 2, key="k"), stored("3", 3, key="l")
     )
     made.fail(third, ERROR)
-    made.store([first])
-    assert made.unheld([second]) == []
+    made.store_isolated([first])
+    assert made.unblocked([second]) == []
     assert kinds(made) == ["stored", "blocked", "failed"]
     assert (made.entries[0].ready, made.entries[0].isolated) == (True, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncebox.model.outcome import Kind, Reason
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from oncebox.storage.records import PendingMessage, TakenBatch, WorkerInfo
 from oncebox.storage.steps import run
 from oncebox.storage.worker_identity import incarnation, worker_name
@@ -39,7 +39,7 @@ def test_the_messages_of_a_crashed_worker_run_isolated(harness: StoreHarness) ->
     assert {id for id, is_alone in isolated.items() if is_alone} == {"0", "1"}
     taken = harness.call("take", "c", us)
     assert not taken.crashed
-    assert [row.message.id for row in cut(taken.rows)] == ["0"]
+    assert [row.message.id for row in select_batch(taken.rows)] == ["0"]
 
 
 @locks_rows
@@ -95,7 +95,7 @@ def test_a_crash_is_recorded_in_advance_and_its_key_waits(harness: StoreHarness)
         taken = run(harness.store.take_isolated(work, row, token, 60))
         assert taken is not None
         assert list(taken.rows) == [row]
-        run(work.fetch(*harness.store.guard(taken.token)))
+        harness.store.guard(work, taken.token)
     assert harness.pending() == {"2": "blocked", "3": "blocked", "4": "ready"}
     with harness.transaction() as work:
         assert run(harness.store.take_isolated(work, row, token, 60)) is None, "it is gone"

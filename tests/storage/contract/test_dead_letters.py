@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncebox.model.message import Delivery
 from oncebox.model.outcome import Kind, Outcome, Reason
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from oncebox.storage.records import AuditEntry, Entry
 from oncebox.storage.steps import run
 from support.stores import (
@@ -71,7 +71,7 @@ def test_a_retried_dead_letter_runs_before_a_retrying_message_of_its_key(
     )
     harness.call("retry_dead_letters", "c", harness.letters(), AUDIT)
     assert harness.pending() == dict.fromkeys("123", "ready")
-    assert [row.message.id for row in cut(harness.take().rows)] == ["1"]
+    assert [row.message.id for row in select_batch(harness.take().rows)] == ["1"]
 
 
 def test_a_discarded_dead_letter_releases_its_key(harness: StoreHarness) -> None:

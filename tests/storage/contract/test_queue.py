@@ -9,7 +9,7 @@ import pytest
 
 from oncebox.model.message import Delivery, Message
 from oncebox.model.outcome import Kind, Reason
-from oncebox.processing.plan import cut
+from oncebox.processing.routing import select_batch
 from oncebox.storage.records import Arrival, WorkerInfo
 from oncebox.storage.steps import run
 from support.stores import (
@@ -114,7 +114,7 @@ def test_a_message_that_failed_before_is_taken_separately(harness: StoreHarness)
     harness.record(entry(Kind.failed, "1", -1, key="k", **due))
     harness.receive(arrival("2", key="l"))
     seen = []
-    while rows := cut(harness.take().rows):
+    while rows := select_batch(harness.take().rows):
         seen.append([row.message.id for row in rows])
         harness.call("remove", rows)
     assert sorted(seen) == [["1"], ["2"]]
@@ -148,10 +148,10 @@ def test_the_guard_holds_for_taken_messages(harness: StoreHarness) -> None:
     harness.take()
     with harness.transaction() as work:
         taken = run(harness.store.take(work, "c", WORKER))
-        run(work.fetch(*harness.store.guard(taken.token)))
+        harness.store.guard(work, taken.token)
     with pytest.raises(Exception, match=r"not the transaction of the claim|no such savepoint"):
         with harness.transaction() as work:
-            run(work.fetch(*harness.store.guard(taken.token)))
+            harness.store.guard(work, taken.token)
 
 
 def test_a_removed_message_is_not_taken_again(harness: StoreHarness) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from oncebox.storage.contract.claims import ClaimStore
-from oncebox.storage.contract.connection import Connection
+from oncebox.storage.contract.connection import Connection, Guard, Guarded
 from oncebox.storage.contract.dead_letters import DeadLetterStore
 from oncebox.storage.contract.positions import PositionStore
 from oncebox.storage.contract.queue import QueueStore
@@ -19,7 +19,7 @@ from oncebox.storage.contract.retention import RetentionStore
 from oncebox.storage.contract.schema import SchemaStore
 from oncebox.storage.contract.sequences import SequenceStore
 
-__all__ = ["Connection", "Store"]
+__all__ = ["Connection", "Guard", "Guarded", "Store"]
 
 
 class Store(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from oncebox.model.message import Message
-from oncebox.storage.contract.connection import Connection
+from oncebox.storage.contract.connection import Connection, Guarded
 from oncebox.storage.records import (
     Arrival,
     Claims,
@@ -133,6 +133,6 @@ class ClaimStore(Protocol):
         """
         ...
 
-    def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
-        """The statement that fails unless the transaction is still the one of the claim."""
+    def guard(self, work: Guarded, token: Any) -> None:
+        """Let the work commit only if it is still in the transaction of the claim or of take()."""
         ...

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from oncebox.storage.steps import Steps
+
+Guard: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A statement, and its parameters, that fails unless this is still the expected transaction."""
 
 
 class Connection(Protocol):
@@ -22,3 +25,9 @@ class Connection(Protocol):
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
         """Execute once per row; an error may surface as late as the commit."""
         ...
+
+
+class Guarded(Protocol):
+    """A transaction that executes a guard before its COMMIT."""
+
+    guard: Guard | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from oncebox.storage.contract import Guard
 from oncebox.storage.drivers.watchdog import Watched
 
 
@@ -19,7 +20,7 @@ class AttachedWork(Watched, ABC):
     connection: Any = None
     is_exposed = False
     is_doubtful = False
-    guard: tuple[str, Mapping[str, Any]] | None = None
+    guard: Guard | None = None
 
     def attach(self, connect: Callable[[], Any]) -> None:
         """Use the connection that `connect` returns."""

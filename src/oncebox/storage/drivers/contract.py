@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncebox.storage.contract import Connection
+from oncebox.storage.contract import Connection, Guard
 from oncebox.storage.steps import Call, Steps
 
 
@@ -21,8 +21,8 @@ class Work(Connection, Protocol):
     is_doubtful: bool
     """Whether the connection must be closed, because an interrupt hit the driver."""
 
-    guard: tuple[str, Mapping[str, Any]] | None
-    """A statement that fails unless this is still the transaction of the claim."""
+    guard: Guard | None
+    """Fails unless this is still the transaction of the claim; None if no handler runs in it."""
 
     def begin(self, within: float | None = None) -> Steps[None]:
         """Begin the transaction.
@@ -36,10 +36,11 @@ class Work(Connection, Protocol):
         """Set a savepoint. Until it is released or rolled back, the code of a handler runs."""
         ...
 
-    def release_savepoint(self) -> Steps[None]:
+    def release_savepoint(self, *, wait: bool = True) -> Steps[None]:
         """Keep the work since the savepoint. Errors of pipelined statements are raised here.
 
-        Raises TransactionLost if the transaction has ended, SwallowedError if it is aborted.
+        Without `wait` they may be raised by the commit instead, which saves a round trip. Raises
+        TransactionLost if the transaction has ended, SwallowedError if it is aborted.
         """
         ...
 
@@ -57,8 +58,8 @@ class Work(Connection, Protocol):
         """
         ...
 
-    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
-        """Execute the guard and COMMIT, in one round trip if the driver can."""
+    def commit(self) -> Steps[None]:
+        """Execute the guard, if there is one, and COMMIT; in one round trip if the driver can."""
         ...
 
     def rollback(self) -> Steps[None]:

@@ -49,7 +49,7 @@ def may_prepare(work: Any, driver: Any, *, try_it: bool = True) -> Steps[bool | 
         result = found[0][0] == _session(driver) or (
             try_it and (yield from _is_renamed(work, driver))
         )
-        yield from work.commit("SELECT 1", {})
+        yield from work.commit()
     except GeneratorExit:  # no runner performs our calls any more
         raise
     except BaseException as error:

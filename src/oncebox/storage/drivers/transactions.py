@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
+from random import random
 from traceback import clear_frames
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from oncebox.errors import (
     ConfigurationError,
@@ -27,11 +30,8 @@ T = TypeVar("T")
 NOTHING_COMMITTED = "nothing was committed, so do not ack"
 """Ends the text of DatabaseUnavailable."""
 
-NO_GUARD: tuple[str, Mapping[str, Any]] = ("SELECT 1", {})
-"""The guard of a transaction in which no handler ran."""
-
 RETRY_DELAYS = (0.05, 0.2, 0.8, 3.2)
-"""Seconds between two tries of a transaction."""
+"""Seconds between two tries of a transaction; a random factor from 0.5 to 1.5 is applied."""
 
 INTERNAL_TIMEOUT = 300.0
 """Seconds that a transaction without handlers may take: it may wait for one with handlers."""
@@ -43,6 +43,35 @@ class RetryTransaction(Exception):
     def __init__(self, lost: bool) -> None:
         self.lost = lost
         """Whether the connection is lost, so that it is unknown whether COMMIT succeeded."""
+
+
+class Retries:
+    """The tries of one transaction: the delay before the next one, and when there is none."""
+
+    def __init__(
+        self, database: Database, random: Callable[[], float], *, limit: float = inf
+    ) -> None:
+        self._database = database
+        self._random = random
+        self._limit = limit
+        """Seconds. A try that took longer is not repeated: the next one would take as long."""
+        self._delays = iter(RETRY_DELAYS)
+        self.started = time.monotonic()
+        """When the latest try started."""
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether the latest try took longer than the limit."""
+        return time.monotonic() - self.started >= self._limit
+
+    def wait(self) -> Steps[bool]:
+        """Sleep before the next try. Returns False, at once, if there is none."""
+        delay = None if self.is_too_slow else next(self._delays, None)
+        if delay is None:
+            return False
+        yield partial(self._database.sleep, delay * (0.5 + self._random()))
+        self.started = time.monotonic()
+        return True
 
 
 def run_transaction(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
@@ -101,21 +130,19 @@ def database_unavailable(error: BaseException | None) -> DatabaseUnavailable:
 
 
 def _with_retries(database: Database, whole: Callable[[Work], Steps[T]]) -> Steps[T]:
-    for delay in RETRY_DELAYS:
+    retries = Retries(database, random)
+    while True:
         try:
             return (yield from with_connection(database, whole))
-        except RetryTransaction:
-            yield partial(database.sleep, delay)
-    try:
-        return (yield from with_connection(database, whole))
-    except RetryTransaction as retry:
-        raise database_unavailable(retry.__cause__) from retry.__cause__
+        except RetryTransaction as retry:
+            if not (yield from retries.wait()):
+                raise database_unavailable(retry.__cause__) from retry.__cause__
 
 
 def _commit(body: Callable[[Work], Steps[T]], work: Work) -> Steps[T]:
     yield from work.begin(INTERNAL_TIMEOUT)
     result = yield from body(work)
-    yield from work.commit(*NO_GUARD)
+    yield from work.commit()
     return result
 
 

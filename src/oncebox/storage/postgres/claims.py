@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oncebox.errors import ConfigurationError, Conflict
 from oncebox.model.message import Message, headers_json
 from oncebox.model.ordering import lane, lock_number
-from oncebox.storage.contract import Connection
+from oncebox.storage.contract import Connection, Guarded
 from oncebox.storage.records import Arrival, Claims, Entry
 from oncebox.storage.sql import rows
 from oncebox.storage.sql.migrations import Migrated
@@ -231,8 +231,8 @@ class Claiming(Migrated):
     def channel(self, consumer: str) -> str | None:
         return f"oncebox_{lock_number(self.scope, consumer) & (2**64 - 1):016x}"
 
-    def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
-        return self._sql["guard"], {"xid": token}
+    def guard(self, work: Guarded, token: Any) -> None:
+        work.guard = (self._sql["guard"], {"xid": token})
 
     def migrate(self, connection: Connection, *, claims_only: bool = False) -> Steps[list[str]]:
         lock = {"lock": lock_number(self.scope, "migrations")}

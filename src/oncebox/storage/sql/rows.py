@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -79,9 +78,13 @@ def noteworthy(entries: Sequence[Entry]) -> list[Entry]:
 
 def counters(entries: Sequence[Entry]) -> Row:
     """How many messages had which outcome; what had been stored was received before."""
-    counts = Counter(entry.outcome.kind._value_ for entry in entries)
-    received = sum(entry.stored is None for entry in entries)
-    return {"received": received, **{kind: counts[kind] for kind in _KINDS}}
+    counts = dict.fromkeys(_KINDS, 0)
+    received = 0
+    for entry in entries:
+        counts[entry.outcome.kind._value_] += 1
+        received += entry.stored is None
+    counts["received"] = received
+    return counts
 
 
 def has_ready(entries: Sequence[Entry]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from oncebox.errors import ConfigurationError
 from oncebox.model.message import Message, headers_json
-from oncebox.storage.contract import Connection
+from oncebox.storage.contract import Connection, Guarded
 from oncebox.storage.records import Arrival, Claims, ClaimState, Entry
 from oncebox.storage.sql import rows
 from oncebox.storage.sql.migrations import Migrated
@@ -44,16 +44,14 @@ class Claiming(Migrated):
         any_snapshot: bool = True,
         by_caller: bool = False,
     ) -> Steps[Claims]:
-        # Where the caller opened the transaction it may only have read until now.
+        # A transaction of a caller, of Django or of an engine may only have read until now.
         yield from connection.execute(self._sql["take_write_lock"], {})
         known = yield from self._known(connection, consumer, arrivals)
         at = now()
-        seqs = yield from self._insert(
+        seqs, watermark = yield from self._insert(
             connection, consumer, arrivals, known, keep_payload, at, by_caller
         )
         waiting = (yield from self._waiting(connection, consumer, arrivals)) if ordered else {}
-        found = yield from connection.fetch(self._sql["watermark"], {"consumer": consumer})
-        watermark = found[0][0] if found else None
         answers = "".join(
             _answer(arrival, seq, known.get(n), waiting, watermark)
             for n, (arrival, seq) in enumerate(zip(arrivals, seqs, strict=True))
@@ -115,13 +113,15 @@ class Claiming(Migrated):
         keep_payload: bool,
         at: int,
         by_caller: bool,
-    ) -> Steps[list[int | None]]:
+    ) -> Steps[tuple[list[int | None], int | None]]:
+        """Insert the new messages. Returns their seqs, and the watermark of the purge."""
         seqs: list[int | None] = [None] * len(arrivals)
         new = [n for n in range(len(arrivals)) if n not in known]
         if not new:
-            return seqs
-        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(new)})
-        for seq, n in enumerate(new, start=drawn[0][0] - len(new) + 1):
+            return seqs, None
+        params = {"count": len(new), "consumer": consumer}
+        ((last, watermark),) = yield from connection.fetch(self._sql["draw_seq"], params)
+        for seq, n in enumerate(new, start=last - len(new) + 1):
             seqs[n] = seq
         inserted = [
             inbox_row(
@@ -130,7 +130,13 @@ class Claiming(Migrated):
             for n in new
         ]
         yield from connection.execute_many(self._sql["insert"], inserted)
-        return seqs
+        return seqs, watermark
+
+    def _draw_seqs(self, connection: Connection, consumer: str, count: int) -> Steps[int]:
+        """Draw arrival numbers. Returns the first of them."""
+        params = {"count": count, "consumer": consumer}
+        ((last, _),) = yield from connection.fetch(self._sql["draw_seq"], params)
+        return int(last) - count + 1
 
     def _waiting(
         self, connection: Connection, consumer: str, arrivals: Sequence[Arrival]
@@ -220,8 +226,9 @@ class Claiming(Migrated):
             yield from connection.execute(self._sql["block_followers"], params)
 
     def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
-        params = [{"consumer": consumer, "key": key} for key in keys]
-        yield from connection.execute_many(self._sql["release"], params)
+        if keys:
+            params = [{"consumer": consumer, "key": key} for key in keys]
+            yield from connection.execute_many(self._sql["release"], params)
 
     def _be_polite(self, connection: Connection) -> Steps[None]:
         """There is one lock, and it is had."""
@@ -231,8 +238,8 @@ class Claiming(Migrated):
         """SQLite tells nobody."""
         return None
 
-    def guard(self, token: Any) -> tuple[str, Mapping[str, Any]]:
-        return self._sql["guard"], {}
+    def guard(self, work: Guarded, token: Any) -> None:
+        work.guard = (self._sql["guard"], {})
 
 
 def _answer(

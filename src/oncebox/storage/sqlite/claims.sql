@@ -10,8 +10,10 @@ CROSS JOIN {inbox} i ON i.consumer = :consumer
   AND i.origin = json_extract(r.value, '$[0]') AND i.message_id = json_extract(r.value, '$[1]');
 
 -- name: draw_seq
--- Draws :count arrival numbers, and returns the last of them. SQLite keeps it for AUTOINCREMENT.
-UPDATE sqlite_sequence SET seq = seq + :count WHERE name = trim('{inbox}', '"') RETURNING seq;
+-- Draw :count arrival numbers. Returns the last of them, and the time before which messages are
+-- purged: an older message cannot be told from a duplicate. SQLite keeps seq for AUTOINCREMENT.
+UPDATE sqlite_sequence SET seq = seq + :count WHERE name = trim('{inbox}', '"')
+RETURNING seq, (SELECT purged_before FROM {consumer} WHERE consumer = :consumer);
 
 -- name: insert
 -- A claim. The write lock is held, so a conflict here would be a fault of ours: it raises.
@@ -47,10 +49,6 @@ SELECT k.value, max(coalesce(
 FROM json_each(:keys) k
 WHERE EXISTS (SELECT 1 FROM {pending} p WHERE p.consumer = :consumer AND p.key = k.value)
    OR EXISTS (SELECT 1 FROM {dead_letter} d WHERE d.consumer = :consumer AND d.blocks_key AND d.key = k.value);
-
--- name: watermark
--- Nothing older can be told from a duplicate.
-SELECT purged_before FROM {consumer} WHERE consumer = :consumer;
 
 -- name: probe
 -- Set after the claim: as long as it can be released, this is still the claim's transaction.

@@ -21,8 +21,7 @@ class Replayed(Claiming, Replaying):
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:
-        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(items)})
-        first = drawn[0][0] - len(items) + 1
+        first = yield from self._draw_seqs(connection, consumer, len(items))
         stored = [
             {
                 "consumer": consumer,

@@ -41,8 +41,7 @@ class Sequenced(Claiming, Sequencing):
     def _pull(
         self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
     ) -> Steps[None]:
-        drawn = yield from connection.fetch(self._sql["draw_seq"], {"count": len(numbers)})
-        first = drawn[0][0] - len(numbers) + 1
+        first = yield from self._draw_seqs(connection, consumer, len(numbers))
         pulled = [
             {"consumer": consumer, **count._asdict(), "number": number, "fresh": fresh}
             for fresh, (count, number) in enumerate(numbers, start=first)

@@ -17,6 +17,7 @@ from oncebox.errors import (
     TransactionEnded,
     TransactionLost,
 )
+from oncebox.storage.contract import Guard
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.parameters import check_driver_statement, for_handler, translate
 from oncebox.storage.drivers.transaction_state import has_ended
@@ -30,7 +31,7 @@ class DjangoWork(Watched):
     """One transaction on Django's connection of this thread."""
 
     is_exposed = False
-    guard: tuple[str, Mapping[str, Any]] | None = None
+    guard: Guard | None = None
     is_doubtful = False
 
     def __init__(self, connection: Any = None) -> None:
@@ -83,7 +84,7 @@ class DjangoWork(Watched):
             self._checks.enter_context(self.connection.execute_wrapper(_check_statement))
         self._savepoints.append(savepoint)
 
-    def release_savepoint(self) -> Steps[None]:
+    def release_savepoint(self, *, wait: bool = True) -> Steps[None]:
         self._check()
         if len(self._savepoints) == 1:
             self._checks.close()
@@ -124,8 +125,9 @@ class DjangoWork(Watched):
                 "statement in its own transaction.atomic() block"
             )
 
-    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
-        yield from self.execute(guard, params)
+    def commit(self) -> Steps[None]:
+        if self.guard is not None:
+            yield from self.execute(*self.guard)
         self._check()
         callbacks, self.connection.run_on_commit = self.connection.run_on_commit, []
         block, self._block = self._block, None

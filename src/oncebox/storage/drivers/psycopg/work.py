@@ -94,11 +94,13 @@ class PsycopgWork(AttachedWork):
         yield entering(savepoint)
         self._savepoints.append(savepoint)
 
-    def release_savepoint(self) -> Steps[None]:
-        error = yield from self._finish_pipeline()
-        if error is not None:
-            raise error
-        self._check_status()
+    def release_savepoint(self, *, wait: bool = True) -> Steps[None]:
+        # A handler that had the connection may have left anything behind in the pipeline.
+        if wait or self.is_exposed or self._pipeline is None:
+            error = yield from self._finish_pipeline()
+            if error is not None:
+                raise error
+            self._check_status()
         yield leaving(self._savepoints[-1])
         self._savepoints.pop()
 
@@ -123,8 +125,9 @@ class PsycopgWork(AttachedWork):
         if self.is_exposed and self.guard is not None:
             yield from self.execute(*self.guard)
 
-    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
-        yield from self.execute(guard, params)
+    def commit(self) -> Steps[None]:
+        if self.guard is not None:
+            yield from self.execute(*self.guard)
         block, self._block = self._block, None
         yield leaving(block)
         if self._pipeline is not None:

@@ -124,7 +124,7 @@ class SqlAlchemyWork(AttachedWork):
         self._nested.append((yield self.connection.begin_nested))
         self._ours = False
 
-    def release_savepoint(self) -> Steps[None]:
+    def release_savepoint(self, *, wait: bool = True) -> Steps[None]:
         if self._session is not None:
             yield self._session.flush
         self._check()
@@ -160,8 +160,9 @@ class SqlAlchemyWork(AttachedWork):
             yield self._session.flush
         self._check()
 
-    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
-        yield from self.execute(guard, params)
+    def commit(self) -> Steps[None]:
+        if self.guard is not None:
+            yield from self.execute(*self.guard)
         yield self._root.commit
         self._remove_listeners()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,6 +82,13 @@ class GuardedConnection(sqlite3.Connection):
         if cursor.description is not None:  # a cursor without rows is not open
             self._cursors.add(cursor)
         return cursor
+
+    def query(self, sql: str, params: Sequence[Any]) -> list[Any]:
+        """Execute one of our own statements and return all rows as tuples."""
+        cursor = super().cursor()
+        cursor.row_factory = None  # a handler may have set one for the connection
+        cursor.execute(sql, params)
+        return cursor.fetchall()
 
     def close_cursors(self) -> None:
         """Close the cursors that handlers left open."""

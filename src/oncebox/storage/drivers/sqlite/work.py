@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oncebox.errors import ConfigurationError, TransactionLost
+from oncebox.storage.contract import Guard
 from oncebox.storage.drivers.parameters import for_handler, translate
 from oncebox.storage.drivers.savepoints import savepoint_name
 from oncebox.storage.drivers.sqlite.guarded import BEGIN
@@ -24,7 +25,7 @@ class SqliteWork:
     """One transaction on one SQLite connection."""
 
     is_exposed = False
-    guard: tuple[str, Mapping[str, Any]] | None = None
+    guard: Guard | None = None
     is_doubtful = False
 
     def __init__(self, connection: Any = None, raw: Any = None) -> None:
@@ -59,7 +60,7 @@ class SqliteWork:
         yield from self._control(f"SAVEPOINT {savepoint_name(self._savepoints)}")
         self._leave(self._savepoints + 1)
 
-    def release_savepoint(self) -> Steps[None]:
+    def release_savepoint(self, *, wait: bool = True) -> Steps[None]:
         self._check()
         depth = self._savepoints - 1
         if depth == 0:
@@ -85,9 +86,10 @@ class SqliteWork:
         self._check()
         yield from ()
 
-    def commit(self, guard: str, params: Mapping[str, Any]) -> Steps[None]:
+    def commit(self) -> Steps[None]:
         self._check()
-        yield from self.execute(guard, params)
+        if self.guard is not None:
+            yield from self.execute(*self.guard)
         # Not as a statement: sqlite3 would cache it, and a cached COMMIT passes the authorizer when
         # a handler executes it.
         yield self.connection.commit
@@ -126,13 +128,11 @@ class SqliteWork:
 
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
         statement = translate(sql, "qmark")
-        cursor = yield self.connection.cursor
-        cursor.row_factory = None  # the caller's connection may have another
-        yield partial(cursor.execute, statement.sql, statement.pick(params))
-        return (yield cursor.fetchall)  # type: ignore[no-any-return]
+        return (yield partial(self.connection.query, statement.sql, statement.pick(params)))  # type: ignore[no-any-return]
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
-        yield from self.fetch(sql, params)
+        statement = translate(sql, "qmark")
+        yield partial(self.connection.query, statement.sql, statement.pick(params))
 
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
         statement = translate(sql, "qmark")

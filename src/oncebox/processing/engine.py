@@ -1,0 +1,116 @@
+"""Engine: processes deliveries and makes drains, with the handlers and policies of one inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from oncebox.errors import ConfigurationError
+from oncebox.model.message import Delivery, checked_deliveries
+from oncebox.model.ordering import Ordering
+from oncebox.model.outcome import Outcome
+from oncebox.model.position import Advance
+from oncebox.processing.connection import InboxDatabase, WorkerSlots
+from oncebox.processing.context import Context
+from oncebox.processing.drain import Drain
+from oncebox.processing.handlers import Registry
+from oncebox.processing.inline import InlineProcessing
+from oncebox.processing.observer import Observer
+from oncebox.processing.routing import read_deliveries
+from oncebox.processing.stored_batch import WorkerContext
+from oncebox.processing.unit_of_work import Unit
+from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
+from oncebox.storage.records import WorkerInfo
+from oncebox.storage.steps import Steps
+from oncebox.storage.worker_identity import incarnation, worker_name
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """Runs the handlers of an inbox, inline or for a worker."""
+
+    context: Context
+    connection: InboxDatabase
+    registry: Registry
+    observer: Observer
+    ordering: Ordering
+    random: Callable[[], float]
+    timeout: float
+    """Seconds after which the database ends a transaction."""
+    has_hooks: bool
+    channel: str | None
+    """The name under which stored messages are notified; None if they are not."""
+    slots: WorkerSlots
+
+    def process(
+        self,
+        is_async: bool,
+        deliveries: Iterable[Delivery],
+        *,
+        receiving: bool = False,
+        advance: Advance | None = None,
+    ) -> Steps[list[Outcome]]:
+        """Process deliveries, or receive them for a worker. `advance` moves a source's position."""
+        self._check_use(is_async, "receive()" if receiving else "process()")
+        batch = checked_deliveries(deliveries)
+        if not batch:
+            return []
+        database = yield from self.connection.open(is_async)
+        items = read_deliveries(batch, self.context.identity, self.registry, decode=not receiving)
+        slot = self.slots.take()
+        try:
+            unit = self._unit(is_async, worker_name(slot))
+            inline = InlineProcessing(database, unit, receiving, advance)
+            return (yield from inline.process(items))
+        finally:
+            self.slots.release(slot)
+
+    def drain(self, is_async: bool, worker: WorkerInfo) -> Steps[Drain]:
+        """A drain of the stored messages, for a worker."""
+        self._check_use(is_async, "drain()")
+        database = yield from self.connection.open(is_async)
+        unit = self._unit(is_async, worker.name)
+        return Drain(WorkerContext(database, unit, self.registry, worker))
+
+    @contextmanager
+    def worker(self, batch: int) -> Iterator[WorkerInfo]:
+        """A worker of this process, with a name that no other worker has inside the block."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise ConfigurationError(f"batch must be a number of messages from 1, got {batch!r}")
+        slot = self.slots.take()
+        try:
+            yield WorkerInfo(
+                name=worker_name(slot),
+                incarnation=incarnation(),
+                batch=batch,
+                timeout=self.timeout,
+                heartbeat_timeout=self.timeout + min(20.0, self.timeout / 2),
+            )
+        finally:
+            self.slots.release(slot)
+
+    def _check_use(self, is_async: bool, call: str) -> None:
+        """Raise unless there are handlers, and they are sync or async as the call is."""
+        self.registry.set_async(is_async, f"a{call}" if is_async else call)
+        if not len(self.registry):
+            raise ConfigurationError(
+                f"inbox {self.context.consumer!r} has no handlers: register one with on()"
+            )
+
+    def _unit(self, is_async: bool, worker: str) -> Unit:
+        context = self.context
+        return Unit(
+            context.consumer,
+            context.store,
+            worker,
+            AsyncTransaction if is_async else Transaction,
+            self.observer,
+            self.ordering,
+            self.random,
+            context.keep_payload,
+            self.timeout,
+            context.gaps,
+            self.has_hooks,
+            self.channel is not None,
+        )
