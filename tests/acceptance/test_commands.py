@@ -374,7 +374,7 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
     ), status
     message = oncebox("show", "numbered:inbox", "e7").stdout
     assert re.search(r"^state +awaiting_sequence$", message, re.MULTILINE), message
-    waits = r"^waits +for number 3 of its key: its own is 7$"
+    waits = r"^waits +for sequence number 3 of its key; its own is 7$"
     assert re.search(waits, message, re.MULTILINE), message
 
     skip = (*gaps, "--key", "k", "--skip")

@@ -136,7 +136,7 @@ class Alone:
             self._consumer,
             row,
             delay=self._unit.timeout + self._backoff(retry, row.crashes),
-            died=True,
+            crashed=True,
             error=str(ProcessCrashed()),
         )
         yield from work.commit(*NO_GUARD)
@@ -330,7 +330,7 @@ class Alone:
         for item in items:
             plan.kill(item, Reason.transaction_lost, GuardFailed())
         yield from self._store.record(
-            work, self._consumer, self.worker.name, plan.entries, tell=self._unit.tell
+            work, self._consumer, self.worker.name, plan.entries, has_hooks=self._unit.tell
         )
         return plan.outcomes
 

@@ -106,7 +106,9 @@ class Process(msgspec.Struct, frozen=True):
         plan = Plan(items, ordering=self.ordering, chance=self.chance.random)
         plan.bury_all(new, GuardFailed())
         if items:
-            yield from store.record(work, consumer, self.worker, plan.entries, tell=self.unit.tell)
+            yield from store.record(
+                work, consumer, self.worker, plan.entries, has_hooks=self.unit.tell
+            )
         return dict(zip(items, plan.outcomes, strict=True))
 
     def _fail(self, items: Sequence[Item], reason: BaseException | None) -> Steps[list[Outcome]]:

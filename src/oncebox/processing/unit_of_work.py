@@ -97,7 +97,7 @@ def finish(
     """Record and commit what has run."""
     try:
         yield from unit.store.record(
-            work, unit.consumer, worker, plan.entries, tell=unit.tell, notify=unit.notify
+            work, unit.consumer, worker, plan.entries, has_hooks=unit.tell, notify=unit.notify
         )
         plan.is_committing = True
         yield from work.commit(*unit.store.guard(token))

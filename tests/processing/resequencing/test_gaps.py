@@ -138,7 +138,7 @@ def test_with_any_first_sequence_number_the_lowest_runs_first(world: World) -> N
     assert harness.process(*steps(42, 44, 43)) == ["blocked"] * 3
     assert harness.missing() == [("k", "", None, 42, 3)]
     (detail,) = harness.message("k43")
-    assert detail.waits == "for what comes before of its key: its own is 43"
+    assert detail.waits == "for earlier sequence numbers of its key; its own is 43"
     assert harness.drain() == {}
     age_gaps(world, 61)
     assert harness.drain() == {"done": 3}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncebox import Delivery
-from oncebox.storage.sql.sequences import Sequencing
+from oncebox.storage.sql.sequences import SqlSequences
 from oncebox.storage.steps import run
 from support.sequences import SequenceHarness, age_gaps, make_keeper, step, steps
 from support.services import wait_until
@@ -20,7 +20,7 @@ from support.worlds import BOTH, World
 
 def limit_waiting_messages(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Limit how many waiting messages of a key are stored at once."""
-    monkeypatch.setattr(Sequencing, "at_once", limit)
+    monkeypatch.setattr(SqlSequences, "at_once", limit)
 
 
 @pytest.mark.only(BOTH)

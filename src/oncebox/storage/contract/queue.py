@@ -84,12 +84,12 @@ class QueueStore(Protocol):
         row: PendingMessage,
         *,
         delay: float,
-        died: bool = False,
+        crashed: bool = False,
         error: str | None = None,
     ) -> Steps[int]:
         """Postpone a message and the messages behind it in its key by `delay` seconds.
 
-        With `died`, a crash of the message is recorded in advance. Returns the token of the
+        With `crashed`, a crash of the message is recorded in advance. Returns the token of the
         message.
         """
         ...

@@ -57,8 +57,7 @@ class SequenceStore(Protocol):
         ...
 
     def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
-        """Sequences whose next number has arrived: too many messages waited to store all at
-        once."""
+        """Sequences whose next number has arrived, but too many messages waited to store all."""
         ...
 
     def try_lock_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
