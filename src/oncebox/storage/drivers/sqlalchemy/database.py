@@ -1,4 +1,4 @@
-"""PostgreSQL and SQLite by SQLAlchemy 2, sync and async: the engine."""
+"""PostgreSQL and SQLite with SQLAlchemy 2, sync and async: the engine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SqlAlchemyDatabase:
             raise
 
     def _detect_pooler(self, work: SqlAlchemyWork) -> Steps[None]:
-        """Find out whether connections may prepare statements; replace this one if it is unfit."""
+        """Find out whether connections may prepare statements; replace this one if it must not."""
         probe = SqlAlchemyWork()
         probe.attach(lambda: work.connection)
         found = yield from pooler.may_prepare(

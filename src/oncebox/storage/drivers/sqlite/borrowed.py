@@ -30,7 +30,7 @@ class BorrowedSqlite:
             raise NotInTransaction
 
     def _begins_by_itself(self) -> bool:
-        """Whether Python opens a transaction before a statement that writes, as far as is known."""
+        """True if Python opens a transaction before a statement that writes, as far as is known."""
         if self._is_async:  # sqlite3 reads `autocommit` only on its own thread
             return self._connection.isolation_level is not None
         return _begins_by_itself(self._connection)
@@ -69,7 +69,7 @@ def _fetch(connection: sqlite3.Connection, sql: str, args: Any) -> Any:
 
 
 def _begins_by_itself(connection: Any) -> bool:
-    """Whether Python opens a transaction before a statement that writes."""
+    """True if Python opens a transaction before a statement that writes."""
     autocommit = getattr(connection, "autocommit", _LEGACY)
     if autocommit != _LEGACY:
         return not autocommit
