@@ -222,7 +222,7 @@ def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: s
         (("--type", "order"), 2, "name the replay"),
         (("x", "--type", "order", "--yes"), 2, "it is recorded in the audit log"),
         (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages again?"),
-        (("x", "--pace", "0", "--why", "x"), 2, "pace is a number of messages per second"),
+        (("x", "--pace", "0", "--why", "x"), 2, "pace must be a number of messages per second"),
         (("x", "--since", "soon"), 2, "write 2026-07-14, 2026-07-14T09:30 or 2h (ago)"),
         (("nobody",), 3, "there is no replay 'nobody' in this inbox"),
     ):

@@ -319,8 +319,8 @@ def in_small_steps() -> None:
 
 SMALL_STEPS: Mapping[Any, Mapping[str, float]] = {
     oncebox.operations.maintenance: {"INTERVAL": 0.1},
-    oncebox.operations.gaps: {"LOOK_EVERY": 0.1, "AT_ONCE": 3},
-    oncebox.operations.replays: {"LOOK_EVERY": 0.1},
+    oncebox.operations.gaps: {"CHECK_INTERVAL": 0.1, "AT_ONCE": 3},
+    oncebox.operations.replays: {"CHECK_INTERVAL": 0.1},
     oncebox.storage.sql.replays: {
         "RECHECK_DELAY": 0.1,
         "AT_ONCE": 7,

@@ -32,10 +32,10 @@ READ_TIMEOUT = 0.25
 """Seconds that one read of the source may wait, and therefore the longest delay of a stop."""
 
 CHECK_EVERY = 1.0
-"""Seconds between two checks of the assignment of partitions and of the source's trouble."""
+"""Seconds between two checks of the assigned partitions and of the state of the source."""
 
 EXTEND_EVERY = 5.0
-"""Seconds between two extensions of the deliveries in flight while the database is away."""
+"""Seconds between two extensions of the deliveries in flight during a database outage."""
 
 CRASHES = 3
 """Crashes in a row during the conversion of a message after which it is quarantined. More than
@@ -60,7 +60,7 @@ class Consumer(Loop):
     ) -> None:
         super().__init__()
         if mode not in ("inline", "stored"):
-            raise ConfigurationError(f"mode must be 'inline' or 'stored', not {mode!r}")
+            raise ConfigurationError(f"mode must be 'inline' or 'stored', got {mode!r}")
         self._inbox = inbox
         self._source = source
         self._mode = mode
@@ -236,7 +236,7 @@ class Consumer(Loop):
     # -- outages ----------------------------------------------------------------------------------
 
     def _patiently(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
-        """Run the steps, again and again while the database is away, until stop() is called."""
+        """Run the steps; during a database outage run them again until stop() is called."""
         while True:
             try:
                 result = yield from steps()
@@ -248,7 +248,7 @@ class Consumer(Loop):
                 yield from self._outage(self._inbox.name, error)
 
     def _rest(self, longest: float) -> Steps[None]:
-        """Wait as every loop does, and extend the deliveries in flight meanwhile."""
+        """Wait like every loop, and extend the deliveries in flight meanwhile."""
         self._pause = min(self._pause * 2, longest)
         until = time.monotonic() + self._pause
         while not self.is_stopping and (left := until - time.monotonic()) > 0:

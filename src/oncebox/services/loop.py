@@ -108,7 +108,7 @@ class Loop(ABC):
         yield from self._rest(LONGEST_OUTAGE)
 
     def _go_on(self) -> None:
-        """The database works: the next pause is short again."""
+        """Make the next pause short again: the database works."""
         self._pause = FIRST_PAUSE
         self._outage_of = ""
 

@@ -191,7 +191,7 @@ def test_restored_messages_are_kept_for_some_time_and_then_purged(
     harness.restore()
     purged = harness.purge()
     assert (purged.watermark, purged.purged) == (None, 0)
-    assert "messages were restored, and are kept until" in purged.held_back_by[0]
+    assert "messages were restored and are kept until" in purged.held_back_by[0]
     assert message_ids(world) == [*old, "new"]
     world.execute(
         "UPDATE oncebox_consumer SET purge_paused_until = "

@@ -30,7 +30,7 @@ def test_hooks_are_any_callable() -> None:
     "hook", ["", "print", "ftp://example.com", 7, b"log", ["log", 7], object()]
 )
 def test_an_ambiguous_statement_is_refused(hook: Any) -> None:
-    with pytest.raises(ConfigurationError, match="on_dead takes a function of a dead letter"):
+    with pytest.raises(ConfigurationError, match="on_dead takes a function with a dead letter"):
         Inbox("billing", "sqlite:///x.db", on_dead=hook)
 
 

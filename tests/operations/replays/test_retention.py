@@ -84,14 +84,14 @@ def test_nothing_is_purged_while_a_replay_begins(
     """The purge cannot see yet which messages the replay selects."""
     _grow_old(world, harness)
     store: Any = store_of(harness.inbox)
-    act_on = store._act_on
+    audit = store._audit
     forgotten: list[int] = []
 
     def slowly(*args: Any) -> Generator[Any, Any, Any]:
         forgotten.append(purge(world, ReplayHarness(world).inbox).purged)
-        return (yield from act_on(*args))
+        return (yield from audit(*args))
 
-    monkeypatch.setattr(store, "_act_on", slowly)
+    monkeypatch.setattr(store, "_audit", slowly)
     harness.start(ids=["old"])
     assert forgotten == [0]
     assert harness.drain() == {"done": 1}

@@ -151,7 +151,7 @@ def test_sequence_statements_planned_on_an_empty_table_do_not_scan_a_full_one(
         harness.process(*(step(n, key) for key in keys for n in (3, 2, 5)))
         harness.process(*(step(1, key) for key in keys))
         run(keeper.step())
-        keeper._look_at = 0
+        keeper._next_check_at = 0
 
     keeper = make_keeper(harness, hurry=True)
     world.execute(f"ALTER TABLE oncebox_{table} SET (autovacuum_enabled = off)")
