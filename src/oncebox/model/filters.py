@@ -1,4 +1,4 @@
-"""Filters: which messages, or which dead letters, an operation is about."""
+"""Filters that select messages or dead letters for an operation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checked_dead_letter_filter(filter: DeadLetterFilter) -> DeadLetterFilter:
 
 
 def selects_everything(filter: Mapping[str, Any]) -> bool:
-    """Whether a filter excludes nothing but messages that are not done."""
+    """True if a filter selects all messages that are done."""
     return all(
         value is None or (name, value) == ("state", "done") for name, value in filter.items()
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 INITIAL_PAUSE = 0.5
-"""Seconds; twice as many between the first two rejoins."""
+"""Half of the pause between the first two rejoins, in seconds. Each later pause is twice as
+long."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds between two rejoins, at most."""
+"""The longest pause between two rejoins, in seconds."""
 
 
 class Rejoin:

@@ -120,7 +120,7 @@ class RetentionStore(Protocol):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, and whether there is data to
+        """Messages that match, in any state: key, origin, id, and True if they have data to
         erase."""
         ...
 

@@ -42,7 +42,7 @@ class RetryTransaction(Exception):
 
     def __init__(self, lost: bool) -> None:
         self.lost = lost
-        """Whether the connection is lost, so that it is unknown whether COMMIT succeeded."""
+        """True if the connection is lost: then it is unknown whether COMMIT succeeded."""
 
 
 def run_transaction(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
@@ -186,7 +186,7 @@ def _finish_abandoned(database: Database) -> Steps[None]:
 
 
 def _clean_up(database: Database, work: Work, error: BaseException) -> Steps[bool]:
-    """Roll back and release after an error. Returns whether the connection was lost."""
+    """Roll back and release after an error. Returns True if the connection was lost."""
     has_connection = work.connection is not None
     lost = has_connection and isinstance(error, Exception) and _is_lost(work, error)
     if has_connection and error_codes.is_read_only(error):

@@ -182,7 +182,7 @@ class SqlArchives(Dialect):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, and whether there is data to
+        """Messages that match, in any state: key, origin, id, and True if they have data to
         erase."""
         sql, params = self._selection(consumer, filter)
         wanted = self._sql["find_messages"].replace("SELECTED", sql)

@@ -18,7 +18,7 @@ class CountsDuplicates(SqlSchema):
     """Counts the duplicates of callers' claims. New claims are counted by their inbox rows."""
 
     _has_counters: bool | None = None
-    """Whether the schema has counters; None until the first duplicate."""
+    """True if the schema has counters; None until the first duplicate."""
 
     def _count_duplicates(
         self, connection: Connection, states: str, params: Mapping[str, Any]

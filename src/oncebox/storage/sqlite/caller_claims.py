@@ -36,7 +36,7 @@ class SqliteCallerClaims(SqliteClaims, CountsDuplicates):
         return ClaimState.too_late
 
     def _inserts(self, connection: Connection, params: Row) -> Steps[bool]:
-        """Insert a row; returns whether it is new."""
+        """Insert a row. Returns True if it is new."""
         insert = getattr(connection, "insert", None)
         if insert is not None:
             return (yield from insert(self._sql["claim_one"], params))  # type: ignore[no-any-return]

@@ -45,7 +45,7 @@ class PsycopgDatabase:
         self._owned = owned
         self.abandoned: list[Any] = []
         self._may_prepare: bool | None = None
-        """Whether statements may be prepared; None before the first connection."""
+        """True if statements may be prepared; None before the first connection."""
         self._exposed: weakref.WeakSet[Any] = weakref.WeakSet()
         """The connections that handlers had, and may still use."""
 

@@ -53,7 +53,7 @@ class SqlAlchemyDatabase:
         self._owned = owned
         self.abandoned: list[Any] = []
         self._may_prepare: bool | None = True if self.dialect == "sqlite" else None
-        """Whether statements may be prepared; None before the first connection."""
+        """True if statements may be prepared; None before the first connection."""
         self._starts_unprepared = owned and engine.dialect.driver == "asyncpg"
         if self._starts_unprepared:
             event.listen(engine.sync_engine, "do_connect", self._configure)

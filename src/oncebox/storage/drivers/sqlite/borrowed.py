@@ -24,7 +24,7 @@ class BorrowedSqlite:
         self._is_async = not isinstance(connection, sqlite3.Connection)
         is_certain = connection.in_transaction or not self._is_async
         self.insert = self._insert if is_certain else None
-        """Executes an INSERT; returns whether it inserted a row. None where it is uncertain that
+        """Executes an INSERT, and returns True if it inserted a row. None if it is uncertain that
         the statement runs in a transaction."""
         if not connection.in_transaction and not self._begins_by_itself():
             raise NotInTransaction
