@@ -10,7 +10,7 @@ from oncebox.errors import ConfigurationError
 from oncebox.model.suggestions import suggestion
 
 REPLAYABLE = ("done", "discarded")
-"""States of messages that can be replayed. All others still run by themselves."""
+"""States of messages that can be replayed. Messages in other states still have to run."""
 
 
 class MessageFilter(TypedDict, total=False):

@@ -156,7 +156,7 @@ class PurgeTask:
             return (yield from self._begin())
         purge, self._pass = self._pass, None
         if time.monotonic() >= self._ask_at:
-            yield from self._take_turn(every=0)  # keep the turn while the purge goes on
+            yield from self._take_turn(every=0)  # keep the turn while the purge runs
         try:
             if (yield from purge.step()):
                 self._pass = purge

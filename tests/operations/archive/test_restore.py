@@ -166,7 +166,7 @@ def test_files_are_chosen_by_time(world: World, harness: ArchiveHarness, place: 
     assert harness.restore(since=recent - timedelta(days=1)).messages == 1
     assert message_ids(world) == ["new", "recent"]
     assert harness.restore(until=recent).messages == 2
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFound, match="no file with messages"):
         harness.restore(since=recent + timedelta(days=1))
     with pytest.raises(ConfigurationError, match="time zone"):
         harness.restore(since=datetime(2026, 1, 1))
@@ -180,7 +180,7 @@ def test_without_an_archive_there_is_nothing_to_find(world: World, place: Path) 
     with pytest.raises(ConfigurationError, match="has no archive"):
         inbox.archives.find()
     assert inbox.archives.find(place=str(place)) == []
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFound, match="no file with messages"):
         inbox.archives.restore(place=str(place), why="to see")
 
 

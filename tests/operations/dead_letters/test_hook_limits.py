@@ -38,5 +38,5 @@ def test_an_async_hook_is_refused_by_a_sync_drain(sqlite_url: str) -> None:
     inbox = Inbox("billing", sqlite_url, on_dead=tell_later)
     inbox.on("order")(lambda payload: None)
     inbox.migrate()
-    with inbox, pytest.raises(ConfigurationError, match="is async, and this inbox is not"):
+    with inbox, pytest.raises(ConfigurationError, match="is async, but this inbox is sync"):
         inbox.drain()

@@ -95,11 +95,11 @@ def test_only_a_running_replay_can_be_changed(world: World, harness: ReplayHarne
         harness.replays("set_pace", "again", 1, why="x")
     harness.drain()
     for act, args in (("cancel", ()), ("set_pace", (1,))):
-        with pytest.raises(ConfigurationError, match="replay 'again' is over"):
+        with pytest.raises(ConfigurationError, match="replay 'again' has ended"):
             harness.replays(act, "again", *args, why="x")
     harness.start("second")
     harness.cancel("second")
-    with pytest.raises(ConfigurationError, match="replay 'second' is over"):
+    with pytest.raises(ConfigurationError, match="replay 'second' has ended"):
         harness.cancel("second")
 
 

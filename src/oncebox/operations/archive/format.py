@@ -122,8 +122,7 @@ class Writer:
         return manifest
 
     def _read_back(self, name: str) -> tuple[int, str]:
-        """The size and checksum of the file. Raises ArchiveError if it differs from what was
-        written."""
+        """The size and checksum of the file. Raises ArchiveError if its content has changed."""
         with self._folder.open(name) as file:
             raw = _Summed(file)
             sum_, lines = sha256(), 0

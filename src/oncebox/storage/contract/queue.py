@@ -136,7 +136,8 @@ class QueueStore(Protocol):
         ...
 
     def count_crashes(self, connection: Connection, consumer: str) -> Steps[int]:
-        """How many pending messages have crashed a process, or dead letters did lately."""
+        """How many pending messages crashed a process, and how many dead letters in the last 10
+        min."""
         ...
 
     def end_overdue_transactions(self, connection: Connection) -> Steps[None]:

@@ -230,7 +230,7 @@ def is_busy(error: BaseException) -> bool:
     """True if another connection holds SQLite's write lock.
 
     In claim(), another connection wrote after the caller's transaction began to read. In a handler,
-    it concerns another database file: the transaction of the claim holds the write lock of its own.
+    it concerns another database file, because the claim's transaction holds the lock of this one.
     """
     return _means(error, "busy")
 

@@ -108,7 +108,7 @@ UPDATE {pending} SET isolated = true WHERE seq IN (
   FOR UPDATE SKIP LOCKED);
 
 -- name: count_crashes
--- How many pending messages have crashed a process, and how many dead letters did lately.
+-- How many pending messages crashed a process, and how many dead letters of the last 10 minutes did.
 SELECT (SELECT count(*) FROM {pending} WHERE consumer = :consumer AND crashes > 0)
      + (SELECT count(*) FROM {dead_letter} WHERE consumer = :consumer AND crashes > 0
         AND dead_at > clock_timestamp() - interval '10 minutes');

@@ -24,7 +24,7 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 MANY = 100_001
-"""The largest count: counting more rows would cost time and tell operators nothing new."""
+"""The largest count: counting more rows would only cost time."""
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ CROSS JOIN {inbox} i ON i.consumer = :consumer
   AND i.origin = json_extract(r.value, '$[0]') AND i.message_id = json_extract(r.value, '$[1]');
 
 -- name: draw_seq
--- Draws :count arrival numbers, and returns the last of them. SQLite keeps it for AUTOINCREMENT.
+-- Draws :count seqs, and returns the last one. SQLite stores it for AUTOINCREMENT.
 UPDATE sqlite_sequence SET seq = seq + :count WHERE name = trim('{inbox}', '"') RETURNING seq;
 
 -- name: insert

@@ -13,7 +13,7 @@ from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import MINUTE, instant, json, later, now
 from oncebox.storage.steps import Steps
 
-LATELY = 10 * MINUTE
+RECENT = 10 * MINUTE
 HOUR = 60 * MINUTE
 
 
@@ -168,7 +168,7 @@ class SqliteQueue(SqliteClaims):
         return gone
 
     def count_crashes(self, connection: Connection, consumer: str) -> Steps[int]:
-        params = {"consumer": consumer, "lately": now() - LATELY}
+        params = {"consumer": consumer, "since": now() - RECENT}
         found = yield from connection.fetch(self._sql["count_crashes"], params)
         return int(found[0][0])
 

@@ -95,7 +95,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
                   WHERE r.id = :replay AND r.state IN ('cancelling', 'cancelled'));
 
 -- name: count_crashes
--- How many pending messages have crashed a process, and how many dead letters did lately.
+-- How many pending messages crashed a process, and how many dead letters of the last 10 minutes did.
 SELECT (SELECT count(*) FROM {pending} WHERE consumer = :consumer AND crashes > 0)
      + (SELECT count(*) FROM {dead_letter} WHERE consumer = :consumer AND crashes > 0
-        AND dead_at > :lately);
+        AND dead_at > :since);
