@@ -109,8 +109,10 @@ class PartitionedSource(QueueSource, Protocol):
     """
 
     def partitions(self) -> Sequence[str]:
-        """Return the partitions that can be read now; only the assigned ones if the broker
-        assigns."""
+        """Return the partitions that can be read now.
+
+        If the broker assigns partitions, return only the assigned ones.
+        """
         ...
 
     def is_reassigned(self) -> bool:

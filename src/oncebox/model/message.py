@@ -133,10 +133,10 @@ def checked_deliveries(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """
     if isinstance(deliveries, Delivery | str | bytes):
         raise OnceboxError("pass a list of deliveries: process([delivery])")
-    return [d if _is_sound(d) else _converted(d) for d in deliveries]
+    return [d if _is_valid(d) else _converted(d) for d in deliveries]
 
 
-def _is_sound(delivery: Any) -> bool:
+def _is_valid(delivery: Any) -> bool:
     return (
         isinstance(delivery, Delivery)
         and type(delivery.body) is bytes

@@ -26,12 +26,12 @@ class Gaps(msgspec.Struct, frozen=True):
     limit: timedelta = timedelta(minutes=1)
     """How long later messages of the key wait for the missing number."""
     then: Literal["skip", "hold"] = "skip"
-    """skip: run without it and record the gap; hold: wait until it arrives, or until an operator
-    skips it."""
+    """skip: run without the missing number, and record the gap. hold: wait until it arrives, or
+    until an operator skips it."""
     first: int | None = 1
     """The first number of every key; None if keys may begin with any number."""
     longest: int = 1_000
-    """Longer gaps are never skipped: a wrong sequence number is more likely than that many lost
+    """Longer gaps are never skipped. A wrong sequence number is more likely than that many lost
     messages."""
 
     def __post_init__(self) -> None:

@@ -159,8 +159,10 @@ class DeadLetters:
         after: int,
         work: Work,
     ) -> Steps[tuple[list[DeadLetter], int]]:
-        """Retry or discard some dead letters in one transaction. Returns them, and how many it
-        changed."""
+        """Retry or discard some dead letters in one transaction.
+
+        Returns the dead letters that were found, and how many were changed.
+        """
         store, consumer = self._context.store, self._context.consumer
         find = partial(store.find_dead_letters, work, consumer, filter, ids=ids, up_to=newest)
         letters = yield from find(limit=CHUNK, after=after)

@@ -169,8 +169,7 @@ class ReplayFeeder:
         self._next_check_at = 0.0
 
     def step(self) -> Steps[bool]:
-        """Store more messages of a replay, or remove some. Returns True if there was anything to
-        do."""
+        """Store more messages of a replay, or remove some. Returns False if nothing was due."""
         if time.monotonic() < self._next_check_at:
             return False
         check = partial(self._store.next_replay, consumer=self._consumer)

@@ -121,7 +121,7 @@ class Consumer(Loop):
             yield from self._partitions.assign(database)
             self._is_finished = self._partitions.is_finished
         yield from self._report_trouble(database, worker)
-        self._go_on()
+        self._reset_pause()
         self._checked_at = time.monotonic()
         if self._partitions is not None and self._partitions.own:
             yield from self._compare_retention(self._partitions.source)
@@ -184,7 +184,7 @@ class Consumer(Loop):
         if partitions is None:
             return (yield from self._commit(batch.deliveries, None))
         if batch.skipped:
-            yield from self._patiently(partial(partitions.skip, database, batch))
+            yield from self._retry_during_outage(partial(partitions.skip, database, batch))
         if batch.convert is not None:
             batch = yield from self._converted(database, partitions, batch, batch.convert)
         return (yield from self._commit(partitions.with_suspects(batch), partitions.advance(batch)))
@@ -199,7 +199,7 @@ class Consumer(Loop):
             receiving=self._mode == "stored",
             advance=advance,
         )
-        return (yield from self._patiently(process))
+        return (yield from self._retry_during_outage(process))
 
     def _converted(
         self,
@@ -214,13 +214,15 @@ class Consumer(Loop):
         each time stays unconverted.
         """
         expect = partial(partitions.expect_crash, database, batch)
-        crashes = yield from self._patiently(expect)
+        crashes = yield from self._retry_during_outage(expect)
         if crashes > 1:
             self._log_crashes(batch, crashes - 1)
         if crashes > CRASHES:
             return batch
         deliveries = yield self._off_loop(convert)
-        yield from self._patiently(partial(partitions.undo_expected_crash, database, batch))
+        yield from self._retry_during_outage(
+            partial(partitions.undo_expected_crash, database, batch)
+        )
         return msgspec.structs.replace(batch, deliveries=deliveries)
 
     def _log_crashes(self, batch: Batch, crashes: int) -> None:
@@ -235,19 +237,19 @@ class Consumer(Loop):
 
     # -- outages ----------------------------------------------------------------------------------
 
-    def _patiently(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
+    def _retry_during_outage(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
         """Run the steps; during a database outage run them again until stop() is called."""
         while True:
             try:
                 result = yield from steps()
-                self._go_on()
+                self._reset_pause()
                 return result
             except DatabaseUnavailable as error:
                 if self.is_stopping:
                     raise
                 yield from self._outage(self._inbox.name, error)
 
-    def _rest(self, longest: float) -> Steps[None]:
+    def _back_off(self, longest: float) -> Steps[None]:
         """Wait like every loop, and extend the deliveries in flight meanwhile."""
         self._pause = min(self._pause * 2, longest)
         until = time.monotonic() + self._pause
@@ -311,4 +313,4 @@ class Consumer(Loop):
 
     def _off_loop(self, function: Callable[[], Any]) -> Call:
         """Return the call of a function that may block, off the event loop if there is one."""
-        return self._off(function, self._is_async)
+        return self._blocking_call(function, self._is_async)

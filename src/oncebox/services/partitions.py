@@ -42,7 +42,9 @@ class Partitions:
         """Release revoked partitions, take over free ones, and send heartbeats."""
         partitions = self.source.partitions()
         if self.source.features.assigns:
-            yield from self._give_up(database, [p for p in self.own if p not in partitions])
+            yield from self._sign_off_and_release(
+                database, [p for p in self.own if p not in partitions]
+            )
         known = yield from self._positions(database)
         for partition in partitions:
             if partition not in self.own:
@@ -108,7 +110,7 @@ class Partitions:
             ),
         )
 
-    def _give_up(self, database: Database, partitions: Sequence[str]) -> Steps[None]:
+    def _sign_off_and_release(self, database: Database, partitions: Sequence[str]) -> Steps[None]:
         """Sign off partitions and release them, also if the sign-off fails."""
         try:
             yield from self._sign_off(database, partitions)

@@ -44,7 +44,7 @@ class Worker(Loop):
                 try:
                     drain = drain or (yield from self._inbox._drain(worker, is_async))
                     yield from drain.sign_on()
-                    self._go_on()
+                    self._reset_pause()
                     yield from self._loop(drain)
                     yield from drain.sign_off()
                 except DatabaseUnavailable as error:
@@ -70,7 +70,7 @@ class Worker(Loop):
                 elif is_idle:
                     yield from self._idle(listener)
                 else:
-                    self._go_on()
+                    self._reset_pause()
         finally:
             maintenance.stop()
             if listener is not None:

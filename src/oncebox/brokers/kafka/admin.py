@@ -83,8 +83,7 @@ class Cluster:
         self._client: AdminClient | None = None
 
     def reset(self) -> None:
-        """Use a new client from now on: an old one may keep sending requests to a stopped
-        broker."""
+        """Use a new client from now on. The old one may send requests to a stopped broker."""
         self._client = None
 
     def facts(self, consumer: Consumer, partitions: Sequence[Partition]) -> list[Facts]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 INITIAL_PAUSE = 0.5
-"""Half of the pause between the first two rejoins, in seconds. Each later pause is twice as
-long."""
+"""Half of the first pause between two rejoins, in seconds. Each pause is twice the last one."""
 
 LONGEST_PAUSE = 30.0
 """The longest pause between two rejoins, in seconds."""

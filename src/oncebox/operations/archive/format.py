@@ -73,7 +73,7 @@ class Writer:
         self.count = 0
         self._size = 0
         day = f"{first.astimezone(UTC):%Y-%m-%d}"
-        self._stem = f"{_named(consumer)}/{day}/{first.astimezone(UTC):%H%M%S}-{uuid4().hex}"
+        self._stem = f"{_folder_name(consumer)}/{day}/{first.astimezone(UTC):%H%M%S}-{uuid4().hex}"
         self._file = folder.create(self._stem + LINES)
         self._zip = gzip.GzipFile(fileobj=self._file, mode="wb", compresslevel=LEVEL, mtime=0)
 
@@ -173,7 +173,7 @@ def manifests(
 
 def manifest_names(folder: Folder, consumer: str) -> list[str]:
     """The names of all manifests of a consumer."""
-    return [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
+    return [name for name in folder.names(_folder_name(consumer)) if name.endswith(MANIFEST)]
 
 
 def within(
@@ -191,7 +191,7 @@ def within(
 
 def unfinished(folder: Folder, consumer: str) -> list[str]:
     """Incomplete files, without a manifest: their writer crashed or is still writing."""
-    names = folder.names(_named(consumer))
+    names = folder.names(_folder_name(consumer))
     finished = {name.removesuffix(MANIFEST) for name in names if name.endswith(MANIFEST)}
     files = (name for name in names if not name.endswith(MANIFEST))
     return [
@@ -255,7 +255,7 @@ def reading(work: Callable[[], T]) -> T:
         raise ArchiveError(f"the archive cannot be read ({text})") from error
 
 
-def _named(consumer: str) -> str:
+def _folder_name(consumer: str) -> str:
     """The folder name of a consumer, short enough for every file system."""
     name = quote(consumer, safe="").replace(".", "%2E")
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(name.encode()).hexdigest()}"

@@ -44,8 +44,7 @@ class Checked(msgspec.Struct, frozen=True):
     damaged: Sequence[str]
     """What is wrong, one sentence per damaged file."""
     unfinished: Sequence[str]
-    """Incomplete files, without a manifest: their writer crashed or is still writing. They are
-    ignored."""
+    """Incomplete files, which are ignored: their writer crashed or is still writing."""
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -79,7 +78,7 @@ class Archives:
         """Find the files of the archive, oldest first."""
         folder, times = self._folder(place), _times(since, until)
         find = partial(manifests, folder, self._context.consumer, **times)
-        found: list[Manifest] = yield _off(find, is_async)
+        found: list[Manifest] = yield _blocking_call(find, is_async)
         return found
 
     find = sync_method(_find)
@@ -94,7 +93,7 @@ class Archives:
     ) -> Steps[Checked]:
         """Compare every file to its manifest. `progress` gets the number of files so far."""
         check = partial(_check_files, self._folder(place), self._context.consumer, progress)
-        checked: Checked = yield _off(check, is_async)
+        checked: Checked = yield _blocking_call(check, is_async)
         return checked
 
     check = sync_method(_check)
@@ -128,7 +127,7 @@ class Archives:
         audit = audit_entry("restore", by, why)
         folder = self._folder(place)
         times = _times(since, until)
-        everything: list[Manifest] = yield _off(
+        everything: list[Manifest] = yield _blocking_call(
             partial(manifests, folder, self._context.consumer), is_async
         )
         found = within(everything, **times)
@@ -141,7 +140,7 @@ class Archives:
         restored = read = 0
         # A message that changed after it was archived is also in a later file, which is right.
         for manifest in sorted(found, key=lambda manifest: manifest.made_at, reverse=True):
-            yield _off(partial(check, folder, manifest), is_async)
+            yield _blocking_call(partial(check, folder, manifest), is_async)
             begin = partial(
                 store.begin_restore,
                 consumer=consumer,
@@ -152,7 +151,7 @@ class Archives:
             )
             yield from run_transaction(database, begin)
             batches = records(folder, manifest, at_once=AT_ONCE)
-            while batch := (yield _off(partial(next, batches, None), is_async)):
+            while batch := (yield _blocking_call(partial(next, batches, None), is_async)):
                 restore = partial(store.restore, consumer=consumer, records=batch)
                 restored += yield from run_transaction(database, restore)
                 read += len(batch)
@@ -179,7 +178,7 @@ def _check_files(folder: Folder, consumer: str, progress: Callable[[int], None] 
     return Checked(len(names), messages, damaged, unfinished(folder, consumer))
 
 
-def _off(function: Callable[[], Any], is_async: bool) -> Call:
+def _blocking_call(function: Callable[[], Any], is_async: bool) -> Call:
     """The call of a function that reads files: in a thread if there is an event loop."""
     call = partial(reading, function)
     return partial(asyncio.to_thread, call) if is_async else call

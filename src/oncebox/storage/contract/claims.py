@@ -78,8 +78,10 @@ class ClaimStore(Protocol):
         keep_payload: bool = True,
         timeout: float | None = None,
     ) -> Steps[Claims]:
-        """As claim() with `ordered`; also store the new messages as pending, blocked if their key
-        is."""
+        """Claim a batch in order, and store its new messages as pending.
+
+        A message is stored as blocked if its key is blocked.
+        """
         ...
 
     def store_received(
@@ -89,8 +91,10 @@ class ClaimStore(Protocol):
         arrivals: Sequence[Arrival],
         claims: Claims,
     ) -> Steps[None]:
-        """Store the messages that claim() found to be new as pending. receive() does both at
-        once."""
+        """Store the messages that claim() found to be new as pending.
+
+        receive() claims and stores at once.
+        """
         ...
 
     def committed_claims(

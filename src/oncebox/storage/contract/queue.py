@@ -97,13 +97,17 @@ class QueueStore(Protocol):
     def take_isolated(
         self, connection: Connection, row: PendingMessage, token: int, timeout: float
     ) -> Steps[TakenBatch | None]:
-        """Delete the message that is about to run in isolation; None if another worker was
-        faster."""
+        """Delete the message that is about to run in isolation.
+
+        Returns None if another worker was faster.
+        """
         ...
 
     def lock_key(self, connection: Connection, consumer: str, key: str | None) -> Steps[None]:
-        """Wait for the lock of a key. Does nothing where the transaction locks the whole
-        database."""
+        """Wait for the lock of a key.
+
+        Does nothing where a transaction locks the whole database.
+        """
         ...
 
     def undo_crash(
@@ -131,13 +135,15 @@ class QueueStore(Protocol):
         *,
         within: float,
     ) -> Steps[list[PendingMessage]]:
-        """Those of these messages that no longer exist, although no run ended in the last `within`
-        seconds."""
+        """Find those of these messages that no longer exist and were not finished by another
+        worker.
+
+        A message was finished if one of its runs ended within the last `within` seconds.
+        """
         ...
 
     def count_crashes(self, connection: Connection, consumer: str) -> Steps[int]:
-        """How many pending messages crashed a process, and how many dead letters in the last 10
-        min."""
+        """Count the messages that crashed a process: pending, or dead in the last ten minutes."""
         ...
 
     def end_overdue_transactions(self, connection: Connection) -> Steps[None]:

@@ -52,8 +52,10 @@ class RetentionStore(Protocol):
     def purge(
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[int]:
-        """Delete finished messages older than the watermark, and their attempts. Returns how
-        many."""
+        """Delete finished messages older than the watermark, and their attempts.
+
+        Returns how many messages were deleted.
+        """
         ...
 
     def purge_counters(
@@ -78,8 +80,10 @@ class RetentionStore(Protocol):
         after: int,
         limit: int,
     ) -> Steps[list[ArchivedMessage]]:
-        """The messages of a window that may be purged, after the seq `after`, with their
-        attempts."""
+        """The messages of a window that may be purged, with their attempts.
+
+        Only those after the seq `after`.
+        """
         ...
 
     def purge_archived(
@@ -120,8 +124,10 @@ class RetentionStore(Protocol):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, and True if they have data to
-        erase."""
+        """Find the messages that match, in any state.
+
+        Each row has key, origin, id, and True if there is data to erase.
+        """
         ...
 
     def count_quarantined(

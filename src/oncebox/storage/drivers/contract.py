@@ -145,8 +145,10 @@ class Database(Protocol):
         ...
 
     def renew(self, work: Any) -> Steps[None]:
-        """Close this connection and the idle ones: new ones may reach a server that accepts
-        writes."""
+        """Close this connection and the idle ones.
+
+        New connections may reach a server that accepts writes.
+        """
         ...
 
     def listen(self, channel: str) -> Listener | None:

@@ -84,8 +84,10 @@ class SqlArchives(Dialect):
         after: int = 0,
         limit: int = MANY,
     ) -> Steps[list[ArchivedMessage]]:
-        """The messages of a window that may be purged, after the seq `after`, with their
-        attempts."""
+        """The messages of a window that may be purged, with their attempts.
+
+        Only those after the seq `after`.
+        """
         params = {
             "consumer": consumer,
             "watermark": self._time_param(watermark),
@@ -182,8 +184,10 @@ class SqlArchives(Dialect):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, and True if they have data to
-        erase."""
+        """Find the messages that match, in any state.
+
+        Each row has key, origin, id, and True if there is data to erase.
+        """
         sql, params = self._selection(consumer, filter)
         wanted = self._sql["find_messages"].replace("SELECTED", sql)
         return (yield from connection.fetch(wanted, params))

@@ -65,9 +65,9 @@ class SqlReading(Dialect):
             purge_paused_until=self._moment(paused_until),
             dead=[DeadLetterCount(*row) for row in dead],
             rates=rates,
-            workers=[self._made(WorkerStatus, row) for row in workers],
-            partitions=[self._made(PartitionStatus, row) for row in partitions],
-            outages=[self._made(Outage, row) for row in outages],
+            workers=[self._struct(WorkerStatus, row) for row in workers],
+            partitions=[self._struct(PartitionStatus, row) for row in partitions],
+            outages=[self._struct(Outage, row) for row in outages],
         )
 
     def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
@@ -99,7 +99,7 @@ class SqlReading(Dialect):
             "key": key,
         }
         found = yield from connection.fetch(self._sql["messages"], params)
-        return [self._made(MessageSummary, row) for row in found]
+        return [self._struct(MessageSummary, row) for row in found]
 
     def message(
         self, connection: Connection, consumer: str, id: str, origin: str | None
@@ -108,7 +108,7 @@ class SqlReading(Dialect):
         params = {"consumer": consumer, "id": id, "origin": origin}
         details = []
         for row in (yield from connection.fetch(self._sql["message_named"], params)):
-            seen = self._made(MessageSummary, row[:12])
+            seen = self._struct(MessageSummary, row[:12])
             named = {**params, "origin": seen.origin}
             attempts = yield from connection.fetch(self._sql["attempts"], named)
             actions = yield from connection.fetch(self._sql["audits"], named)
@@ -123,8 +123,8 @@ class SqlReading(Dialect):
                     self._moment(occurred_at),
                     (yield from self._waits(connection, consumer, seen)),
                     (yield from self._letter(connection, consumer, seen)),
-                    [self._made(Attempt, attempt) for attempt in attempts],
-                    [self._made(AuditRecord, action) for action in actions],
+                    [self._struct(Attempt, attempt) for attempt in attempts],
+                    [self._struct(AuditRecord, action) for action in actions],
                 )
             )
         return details
@@ -169,11 +169,13 @@ class SqlReading(Dialect):
         """Counts of dead letters by state, reason, error and type, the largest first."""
         params = {"consumer": consumer, "limit": limit}
         found = yield from connection.fetch(self._sql["dead_letter_groups"], params)
-        return [self._made(DeadLetterGroup, row) for row in found]
+        return [self._struct(DeadLetterGroup, row) for row in found]
 
-    def _made(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
-        """Make a value from a row. Fields named "at" or "..._at" are times, "is_..." are
-        booleans."""
+    def _struct(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
+        """Make a struct from a row.
+
+        Fields named "at" or "..._at" are times, fields named "is_..." are booleans.
+        """
         fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
         return kind(
             *(

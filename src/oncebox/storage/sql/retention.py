@@ -60,8 +60,7 @@ class SqlRetention(Dialect):
     def purge_counters(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[None]:
-        """Delete the counters of old minutes, and old failures of messages that were never
-        claimed."""
+        """Delete old counters, and old failures of messages that were never claimed."""
         params = {"consumer": consumer, "watermark": self._time_param(watermark)}
         yield from connection.execute(self._sql["purge_failures"], params)
         yield from connection.execute(self._sql["purge_counters"], params)

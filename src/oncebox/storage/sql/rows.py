@@ -229,8 +229,10 @@ def _common(message: Message | None, delivery: Delivery) -> Row:
 
 
 def alive(workers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The workers that are alive, as far as known, of rows (name, incarnation, batch, is
-    overdue)."""
+    """The workers that are alive, as far as known.
+
+    A row is (name, incarnation, batch, is overdue).
+    """
     return [w for w in workers if not w[3] and not is_gone(w[0], w[1])]
 
 

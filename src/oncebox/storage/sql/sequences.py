@@ -36,8 +36,10 @@ class SqlSequences(Dialect):
     def _store_awaiting(
         self, connection: Connection, rows: Sequence[Mapping[str, Any]]
     ) -> Steps[list[Sequence[Any]]]:
-        """Store messages that wait. Returns key, epoch and number of those whose number was
-        free."""
+        """Store messages that wait, unless their numbers are taken.
+
+        Returns key, epoch and number of those that were stored.
+        """
 
     @abstractmethod
     def _pull(

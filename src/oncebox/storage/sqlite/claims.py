@@ -55,7 +55,7 @@ class SqliteClaims(SqlSchema):
         found = yield from connection.fetch(self._sql["watermark"], {"consumer": consumer})
         watermark = found[0][0] if found else None
         answers = "".join(
-            _answer(arrival, seq, known.get(n), waiting, watermark)
+            _state_of(arrival, seq, known.get(n), waiting, watermark)
             for n, (arrival, seq) in enumerate(zip(arrivals, seqs, strict=True))
         )
         if ordered:  # a unit of work, which has a guard; a caller's own transaction has none
@@ -235,7 +235,7 @@ class SqliteClaims(SqlSchema):
         return self._sql["guard"], {}
 
 
-def _answer(
+def _state_of(
     arrival: Arrival,
     seq: int | None,
     known_hash: bytes | None,
