@@ -111,7 +111,7 @@ class PostgresClaims(SqlSchema):
 
     def _purge_lock(self, consumer: str) -> int:
         """The advisory lock that purges share. The NUL keeps it apart from the locks of keys."""
-        return lock_number(self.scope, f"\0purge\0{consumer}")
+        return lock_number(self.scope, f"\0forgetting\0{consumer}")
 
     def _check_isolation(self, connection: Connection) -> Steps[None]:
         """Raise unless each statement sees what other transactions committed before it.
