@@ -111,5 +111,5 @@ def test_kinds_that_were_not_named_do_not_pass() -> None:
 
 
 def test_a_misspelled_kind_is_named() -> None:
-    with pytest.raises(AssertionError, match="no such kinds of outcome: doen, parkd"):
+    with pytest.raises(AssertionError, match="unknown kinds of outcome: doen, parkd"):
         assert_kinds([], parkd=1, doen=1)

@@ -148,7 +148,7 @@ def test_a_damaged_archive_is_reported_by_check_and_refused_by_restore(
     [
         (("archive", "--at", "elsewhere", "--restore", *ACT), 3, ""),
         (("archive", "--at", "elsewhere", "--check"), 3, ""),
-        (("archive", "--at", "nowhere://x"), 2, "an archive at nowhere:// cannot be had"),
+        (("archive", "--at", "nowhere://x"), 2, "cannot use an archive at nowhere://"),
         (("archive", "--check", "--restore"), 2, "--check or --restore"),
         (("archive", "--restore", "--keep", "long"), 2, "write 90s, 15m, 2h or 7d"),
         (("erase", *ACT), 2, "give at least one filter: --key, --id, ..."),
@@ -244,7 +244,7 @@ class TestOnADisk:
         assert refused.returncode == 1
         told = refused.stderr.strip()
         assert told.startswith("error: the archive cannot be written (OSError: ")
-        assert told.endswith("nothing of it was forgotten")
+        assert told.endswith("no message of this file was purged")
         assert "Traceback" not in refused.stderr
         assert ids(database) == ["1", "2", "3", "new"]
         assert [name for name in disk.files() if "ballast" not in name] == []

@@ -224,7 +224,7 @@ def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: s
         (("--type", "order"), 2, "name the replay"),
         (("x", "--type", "order", "--yes"), 2, "it is recorded in the audit log"),
         (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages again?"),
-        (("x", "--pace", "0", "--why", "x"), 2, "pace is a number of messages per second"),
+        (("x", "--pace", "0", "--why", "x"), 2, "pace must be a number of messages per second"),
         (("x", "--since", "soon"), 2, "write 2026-07-14, 2026-07-14T09:30 or 2h (ago)"),
         (("nobody",), 3, "there is no replay 'nobody' in this inbox"),
     ):
@@ -376,7 +376,7 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
     ), status
     message = oncebox("show", "numbered:inbox", "e7").stdout
     assert re.search(r"^state +awaiting_sequence$", message, re.MULTILINE), message
-    waits = r"^waits +for number 3 of its key: its own is 7$"
+    waits = r"^waits +for sequence number 3 of its key; its own is 7$"
     assert re.search(waits, message, re.MULTILINE), message
 
     skip = (*gaps, "--key", "k", "--skip")

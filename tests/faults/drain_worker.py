@@ -251,7 +251,7 @@ def lock_no_keys() -> None:
 
 def block_nothing() -> None:
     for store in (PostgresStore, SqliteStore):
-        setattr(store, "_park", lambda *_: iter(()))  # noqa: B010
+        setattr(store, "_block_followers", lambda *_: iter(()))  # noqa: B010
 
 
 def search_from_floors() -> None:

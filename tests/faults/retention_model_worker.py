@@ -34,7 +34,7 @@ from oncebox import DeadLetter, Gaps, Inbox, Message, Reject, Retention
 from oncebox.errors import ConfigurationError, DatabaseUnavailable, NotFound
 from oncebox.model.filters import MessageFilter
 from oncebox.operations.archive.format import Manifest, Writer
-from oncebox.storage.sql.sequences import Sequencing
+from oncebox.storage.sql.sequences import SqlSequences
 
 HALF_A_DAY = 0.5
 TOO_LATE = "too_late"
@@ -177,7 +177,7 @@ class Hand(Worker):
         "cancel_replay",
         "_store_again",
         "_release",
-        "_take_back",
+        "_remove_replayed",
         "set_watermark",
         "old_messages",
         "purge",
@@ -319,10 +319,15 @@ def in_small_steps() -> None:
 
 SMALL_STEPS: Mapping[Any, Mapping[str, float]] = {
     oncebox.operations.maintenance: {"INTERVAL": 0.1},
-    oncebox.operations.gaps: {"LOOK_EVERY": 0.1, "AT_ONCE": 3},
-    oncebox.operations.replays: {"LOOK_EVERY": 0.1},
-    oncebox.storage.sql.replays: {"SOON": 0.1, "AT_ONCE": 7, "AMPLE": 20, "MOST": 50},
-    Sequencing: {"at_once": 3},
+    oncebox.operations.gaps: {"CHECK_INTERVAL": 0.1, "AT_ONCE": 3},
+    oncebox.operations.replays: {"CHECK_INTERVAL": 0.1},
+    oncebox.storage.sql.replays: {
+        "RECHECK_DELAY": 0.1,
+        "AT_ONCE": 7,
+        "READY_LIMIT": 20,
+        "UNFINISHED_LIMIT": 50,
+    },
+    SqlSequences: {"at_once": 3},
     oncebox.operations.dead_letters: {"CHUNK": 5},
     oncebox.operations.purge_pass: {"AT_ONCE": 5},
     oncebox.operations.purge: {"INTERVAL": 0.2, "ASK_INTERVAL": 5.0},

@@ -247,7 +247,7 @@ def test_a_permanent_error_ends_the_worker(world: World) -> None:
 def test_a_poll_interval_of_zero_is_refused(
     world: World, harness: InboxHarness, poll: float
 ) -> None:
-    with pytest.raises(ConfigurationError, match="poll is a number of seconds"):
+    with pytest.raises(ConfigurationError, match="poll must be a number of seconds"):
         Worker(harness.inbox, poll=poll)
 
 

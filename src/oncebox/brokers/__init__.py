@@ -1,1 +1,1 @@
-"""Brokers and files that messages come from."""
+"""Sources: brokers and files from which messages come."""

@@ -72,7 +72,7 @@ class QueueSource(Protocol):
         ...
 
     def ack(self, batch: Batch, outcomes: Sequence[Outcome]) -> None:
-        """Tell the broker that the outcome of every delivery in the batch is committed.
+        """Acknowledge a batch to the broker: the outcome of every delivery is committed.
 
         The source acks all of them: a failed message is already stored in the inbox.
         """
@@ -85,8 +85,8 @@ class QueueSource(Protocol):
     def extend(self, batch: Batch) -> None:
         """Extend the lease (ack deadline, visibility timeout) of deliveries in flight.
 
-        The consumer calls it every few seconds while it waits for the database, and not while
-        handlers run: a source asks for a lease that is longer than a transaction.
+        The consumer calls it every few seconds while it waits for the database, but not while
+        handlers run. So a source must request a lease that is longer than a transaction.
         """
         ...
 
@@ -109,7 +109,10 @@ class PartitionedSource(QueueSource, Protocol):
     """
 
     def partitions(self) -> Sequence[str]:
-        """Return the partitions that can be read now; where the broker assigns, only ours."""
+        """Return the partitions that can be read now.
+
+        If the broker assigns partitions, return only the assigned ones.
+        """
         ...
 
     def is_reassigned(self) -> bool:

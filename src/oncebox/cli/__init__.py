@@ -1,4 +1,4 @@
-"""The command line: data goes to stdout, progress and errors go to stderr."""
+"""The command line. Data goes to stdout, progress and errors go to stderr."""
 
 from __future__ import annotations
 

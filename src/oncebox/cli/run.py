@@ -116,7 +116,7 @@ class _Processes:
         self._workers = workers
 
     def run(self, health: int | None) -> tuple[int, bool]:
-        """Run until the source ends; returns the exit code, and whether a signal stopped it."""
+        """Run until the source ends. Returns the exit code, and True if a signal stopped it."""
         consumers = self._tasks("consumer", self._consumers)
         supervisor = Supervisor(
             [*consumers, *self._tasks("worker", self._workers)],

@@ -1,1 +1,1 @@
-"""Integrations with frameworks."""
+"""Optional integrations with frameworks."""

@@ -1,1 +1,1 @@
-"""Values and pure rules: no I/O; the clock and randomness are passed in."""
+"""Values and pure rules. They do no I/O; time and randomness are arguments."""

@@ -23,7 +23,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     version: int | None
     key: str | None
     blocks_key: bool
-    """Whether later messages of its key wait until it is retried or discarded."""
+    """True if later messages of its key wait until it is retried or discarded."""
     payload: bytes
     content_hash: bytes | None
     headers: HeaderMap

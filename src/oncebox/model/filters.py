@@ -1,4 +1,4 @@
-"""Filters: which messages, or which dead letters, an operation is about."""
+"""Filters that select messages or dead letters for an operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oncebox.errors import ConfigurationError
 from oncebox.model.suggestions import suggestion
 
 REPLAYABLE = ("done", "discarded")
-"""States of messages that can be replayed. All others still run by themselves."""
+"""States of messages that can be replayed. Messages in other states still have to run."""
 
 
 class MessageFilter(TypedDict, total=False):
@@ -63,7 +63,7 @@ def checked_dead_letter_filter(filter: DeadLetterFilter) -> DeadLetterFilter:
 
 
 def selects_everything(filter: Mapping[str, Any]) -> bool:
-    """Whether a filter excludes nothing but messages that are not done."""
+    """True if a filter selects all messages that are done."""
     return all(
         value is None or (name, value) == ("state", "done") for name, value in filter.items()
     )

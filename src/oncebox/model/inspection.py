@@ -1,4 +1,4 @@
-"""Inspection: what status, list and show return."""
+"""The results of status, list and show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What happened within some minutes."""
+    """How many messages had which outcome in a time span."""
 
     received: int
     done: int
@@ -20,13 +20,13 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class DeadLetterCount(msgspec.Struct, frozen=True):
-    """How many died of a reason."""
+    """The number of dead letters, or quarantined deliveries, with the same reason."""
 
     state: str
     reason: str
     count: int
     keys: int
-    """How many keys wait for them."""
+    """How many keys they block."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -43,23 +43,23 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """A part of a source, and how far it was read."""
+    """A partition of a source, and how far it was read."""
 
     source: str
     partition: str
     next: int
     lag: int | None
-    """How much was there that was not read yet,"""
+    """The distance to the end of the partition when it was last measured."""
     lag_at: datetime | None
-    """and when that was measured."""
+    """When the lag was measured."""
     settled: int | None
-    """The position that the broker knows."""
+    """The position that was committed to the broker."""
     owner: str | None
     owned_at: datetime | None
-    """Since when it has this reader."""
+    """Since when this worker reads it."""
     suspects: int
     skipped: int
-    """Up to how many messages were gone before they could be read,"""
+    """Upper bound of the messages that the source deleted before they were read."""
     skipped_at: datetime | None
     skipped_why: str | None
     moved_at: datetime
@@ -76,7 +76,7 @@ class Outage(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a consumer is."""
+    """The state of a consumer."""
 
     consumer: str
     ready: int
@@ -84,9 +84,9 @@ class Status(msgspec.Struct, frozen=True):
     blocked: int
     isolated: int
     awaiting_sequence: int
-    """How many wait for numbers before their own."""
+    """Messages that wait for lower sequence numbers of their key."""
     gaps: int
-    """How many keys wait for a number."""
+    """Keys that wait for a missing sequence number."""
     oldest_gap: datetime | None
     oldest_pending: datetime | None
     purged_before: datetime | None
@@ -94,10 +94,10 @@ class Status(msgspec.Struct, frozen=True):
     last_purge_at: datetime | None
     """When the last purge ran."""
     purge_paused_until: datetime | None
-    """Nothing is forgotten before, because something was restored."""
+    """No message is purged before this time, because an archive was restored."""
     dead: Sequence[DeadLetterCount]
     rates: Mapping[int, Rates]
-    """By minutes: 1, 5 and 60."""
+    """Rates by minutes: 1, 5 and 60."""
     workers: Sequence[WorkerStatus]
     partitions: Sequence[PartitionStatus]
     outages: Sequence[Outage] = ()
@@ -124,7 +124,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """A run of a handler."""
 
     replay: int
-    """0, or the number of the replay that it belongs to."""
+    """The id of the replay that it belongs to, or 0."""
     number: int
     outcome: str
     error: str | None
@@ -134,7 +134,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """What an operator did."""
+    """An operator's action on a message."""
 
     action: str
     by: str
@@ -155,13 +155,13 @@ class MessageDetail(msgspec.Struct, frozen=True):
     waits: str | None
     """What it waits for, if it is pending and not ready."""
     letter: int | None
-    """Its number among the dead letters."""
+    """The id of its dead letter."""
     attempts: Sequence[Attempt]
     actions: Sequence[AuditRecord]
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """Dead letters that died of the same."""
+    """Dead letters with the same state, reason, error and type."""
 
     state: str
     reason: str

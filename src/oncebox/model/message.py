@@ -37,8 +37,8 @@ class Delivery(msgspec.Struct, frozen=True):
     timestamp: datetime | None = None
     """The broker's time."""
     redelivered: bool = False
-    """Whether the broker delivers it again. A new message that was in flight before may have
-    crashed its worker, so it is stored and runs isolated."""
+    """True if the broker delivered it before. A new message that was in flight before may have
+    crashed its worker, so it is stored and runs in isolation."""
     receipt: Any = None
     """What the caller needs to ack this delivery; oncebox does not read it."""
     defect: str | None = None
@@ -64,10 +64,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     content_hash: bytes | None = None
     """Detects the same id with another payload; None if payloads are not compared."""
     sequence: int | None = None
-    """Its sequence number within the key: it waits for lower numbers. Known on arrival only; stored
-    messages have a place and no number."""
+    """Its sequence number within the key: it waits for lower numbers. Known on arrival only; a
+    stored message has a seq instead."""
     epoch: str = ""
-    """Separates two counts of a key, if the producer restarts its sequence numbers."""
+    """Separates two sequences of a key, if the producer restarts its sequence numbers."""
     replay: int = 0
     """The id of the replay that runs it again; 0 if it runs because it arrived."""
 
@@ -133,10 +133,10 @@ def checked_deliveries(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """
     if isinstance(deliveries, Delivery | str | bytes):
         raise OnceboxError("pass a list of deliveries: process([delivery])")
-    return [d if _is_sound(d) else _converted(d) for d in deliveries]
+    return [d if _is_valid(d) else _converted(d) for d in deliveries]
 
 
-def _is_sound(delivery: Any) -> bool:
+def _is_valid(delivery: Any) -> bool:
     return (
         isinstance(delivery, Delivery)
         and type(delivery.body) is bytes

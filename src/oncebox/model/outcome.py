@@ -21,7 +21,7 @@ class Kind(StrEnum):
     """Stored behind an unfinished message or dead letter of its key, or until the missing sequence
     numbers before its own arrive."""
     stored = auto()
-    """Stored to run later: it was only received, or it has to run isolated."""
+    """Stored to run later: it was only received, or it has to run in isolation."""
     dead = auto()
     quarantined = auto()
     ignored = auto()

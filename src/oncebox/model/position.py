@@ -21,7 +21,7 @@ class Position(msgspec.Struct, frozen=True):
     suspects: int = 0
     """The number of next messages that were in flight when the previous owner vanished."""
     is_overdue: bool = False
-    """Whether the heartbeat of its owner is overdue."""
+    """True if the heartbeat of its owner is overdue."""
     moved_at: datetime | None = None
 
 

@@ -40,5 +40,5 @@ class Replay(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether none of its messages will run any more, unless a dead letter is retried."""
+        """True if none of its messages will run any more, unless a dead letter is retried."""
         return self.state == "cancelled" or (self.state == "stored" and not self.waiting)

@@ -15,7 +15,7 @@ import msgspec
 from oncebox.errors import ConfigurationError
 
 RECENT = timedelta(minutes=5)
-"""The messages of this time show how old the messages are that are still to be delivered."""
+"""The messages that arrived in this time show how old the messages still to be delivered are."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -58,7 +58,7 @@ class PartitionProgress(msgspec.Struct, frozen=True):
     lag: int | None
     """The distance to the end of the partition; None if it is unknown or has no end."""
     is_alive: bool
-    """Whether a worker reads it and its heartbeat is not overdue."""
+    """True if a worker reads it and its heartbeat is not overdue."""
     seen_at: datetime | None
     moved_at: datetime
 
@@ -105,7 +105,7 @@ ABANDONED = timedelta(hours=1)
 
 
 def is_behind(partition: PartitionProgress, now: datetime) -> bool:
-    """Whether a partition may still deliver messages that are older than those that arrived."""
+    """True if a partition may still deliver messages that are older than those that arrived."""
     if partition.lag is None:
         return False
     if partition.lag > 0 or partition.is_alive:

@@ -16,7 +16,7 @@ from oncebox.errors import ConfigurationError
 
 _SOONEST = timedelta(milliseconds=100)
 _LATEST = timedelta(days=36_500)
-"""Databases cannot subtract more than some millennia from a date."""
+"""The longest limit: databases cannot subtract more than some millennia from a date."""
 _LARGEST = 2**63 - 1
 
 
@@ -24,14 +24,15 @@ class Gaps(msgspec.Struct, frozen=True):
     """What to do if a sequence number does not arrive and no source lags behind."""
 
     limit: timedelta = timedelta(minutes=1)
-    """How long the messages behind it wait."""
+    """How long later messages of the key wait for the missing number."""
     then: Literal["skip", "hold"] = "skip"
-    """skip: run without it and record the gap; hold: wait until it arrives, or until an operator
-    skips it."""
+    """skip: run without the missing number, and record the gap. hold: wait until it arrives, or
+    until an operator skips it."""
     first: int | None = 1
     """The first number of every key; None if keys may begin with any number."""
     longest: int = 1_000
-    """Longer gaps are never skipped: a wrong number is more likely than so long a loss."""
+    """Longer gaps are never skipped. A wrong sequence number is more likely than that many lost
+    messages."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limit, timedelta) or not _SOONEST <= self.limit < _LATEST:
@@ -67,29 +68,29 @@ class Numbers(msgspec.Struct, frozen=True):
     early: Sequence[int] = ()
     """The lowest numbers that wait."""
     is_cut: bool = False
-    """Whether more numbers wait than are listed."""
+    """True if more numbers wait than are listed."""
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """The decision on the messages of a key that arrived together, by their places."""
+    """The decision on the messages of a key that arrived together, by their places in the batch."""
 
     next: int | None
     late: Collection[int]
-    """Their numbers were admitted or skipped before."""
+    """Places of messages whose numbers were admitted or skipped before."""
     taken: Collection[int]
-    """Another message waits with the same number."""
+    """Places of messages whose numbers other waiting messages have."""
     early: Collection[int]
-    """They wait."""
+    """Places of messages that have to wait."""
     admitted: Sequence[int]
-    """The numbers that may run now, in order: of arrived and of waiting messages."""
+    """The numbers that may run now, in order. Their messages have just arrived or were waiting."""
     in_order: bool
-    """Whether all messages that may run have just arrived, in this order."""
+    """True if all messages that may run have just arrived, in this order."""
     has_early: bool
-    """Whether messages of the key wait from now on."""
+    """True if messages of the key wait from now on."""
 
 
 def admit(known: Numbers, arrived: Sequence[tuple[int, int]]) -> Admission:
-    """Decide on arrived messages, given as (place, number) in order of arrival."""
+    """Decide on arrived messages, given as (place, number) in the order of arrival."""
     late, taken = set(), set()
     places: dict[int, int | None] = dict.fromkeys(known.early)
     for place, number in arrived:

@@ -1,1 +1,1 @@
-"""What people do to messages afterwards: inspect, retry, replay, purge, archive."""
+"""Operations: inspect, retry, discard, replay, purge, archive and erase messages."""

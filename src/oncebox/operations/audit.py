@@ -1,4 +1,4 @@
-"""Audit: who did what to which messages, and why."""
+"""Audit entries: which operator did what to which messages, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oncebox.storage.records import AuditEntry
 
 
 def audit_entry(action: str, by: str | None, why: str) -> AuditEntry:
-    """What the audit log records of an operator's action. Raises ConfigurationError."""
+    """The audit entry of an operator's action. Raises ConfigurationError if `why` is missing."""
     if not isinstance(why, str) or not why.strip():
         raise ConfigurationError(f'{action}() needs why="...": it is recorded in the audit log')
     return AuditEntry(action, by or _user(), why)
@@ -18,5 +18,5 @@ def audit_entry(action: str, by: str | None, why: str) -> AuditEntry:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
+    except (KeyError, OSError):  # in a container, the user may have no name
         return "unknown"

@@ -1,4 +1,4 @@
-"""Hooks: who is told of dead letters. At least once each, after they are committed."""
+"""Hooks: call the on_dead hooks at least once for each dead letter, after it is committed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from oncebox.storage.steps import Call, Steps
 Hook = Callable[[DeadLetter], Any]
 
 AT_ONCE = 20
-"""Letters that are told between two units of work."""
+"""Dead letters whose hooks are called between two batches of messages."""
 
 LEASE = 60.0
-"""Seconds after which a letter is told again if its hooks did not come to their end."""
+"""Seconds until the hooks of a dead letter are called again, if they did not finish."""
 
-PATIENCE = 5.0
-"""Seconds that a webhook has to answer."""
+WEBHOOK_TIMEOUT = 5.0
+"""Seconds that a webhook has to respond."""
 
-TURN = 1.0
-"""Seconds of telling after which messages have their turn again."""
+MAX_DURATION = 1.0
+"""Seconds after which the hooks pause, so that messages can run."""
 
 
 def checked_hooks(on_dead: Any) -> list[Hook]:
-    """Functions, of whatever `on_dead` names. Raises ConfigurationError."""
+    """The hooks that `on_dead` names, as functions. Raises ConfigurationError."""
     if on_dead is None:
         return []
     if callable(on_dead) or isinstance(on_dead, str) or not isinstance(on_dead, Iterable):
@@ -53,7 +53,8 @@ def _checked(hook: Any) -> Hook:
     if isinstance(hook, str) and urlsplit(hook).scheme in ("http", "https"):
         return Webhook(hook)
     raise ConfigurationError(
-        f"on_dead takes a function of a dead letter, 'log', or an http(s) URL, not {hook!r}"
+        f"on_dead takes a function with a dead letter as argument, 'log', or an http(s) URL, got "
+        f"{hook!r}"
     )
 
 
@@ -71,7 +72,7 @@ def log(letter: DeadLetter) -> None:
 
 
 class Webhook:
-    """Posts a dead letter as JSON: all that is known of it but its payload and headers."""
+    """Posts a dead letter as JSON, without its payload and headers."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -85,8 +86,8 @@ class Webhook:
             msgspec.json.encode(described),
             {"Content-Type": "application/json", "User-Agent": "oncebox"},
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            answer.read(1024)
+        with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT) as response:
+            response.read(1024)
 
 
 class HookRunner:
@@ -101,17 +102,19 @@ class HookRunner:
         self._hooks = hooks
         for hook in hooks:
             if _is_async(hook) and not database.is_async:
-                raise ConfigurationError(f"{hook!r} of on_dead is async, and this inbox is not")
+                raise ConfigurationError(
+                    f"on_dead hook {hook!r} is async, but this inbox is sync: use a sync function"
+                )
 
     def step(self) -> Steps[bool]:
-        """Call the hooks for some letters. Returns whether there were any.
+        """Call the hooks for some dead letters. Returns True if there were any.
 
-        Letters whose hooks fail are leased again later.
+        If a hook fails, all hooks of that dead letter are called again later.
         """
         if not self._hooks:
             return False
-        look = partial(self._store.has_unnotified, consumer=self._consumer)
-        if not (yield from read(self._database, look)):
+        check = partial(self._store.has_unnotified, consumer=self._consumer)
+        if not (yield from read(self._database, check)):
             return False
         letters = yield from run_transaction(
             self._database,
@@ -119,26 +122,27 @@ class HookRunner:
                 work, self._consumer, limit=AT_ONCE, lease=LEASE
             ),
         )
-        told = []
+        notified = []
         began = time.monotonic()
         for letter in letters:
-            # Stop after one second or the first failing hook: hooks never delay messages.
-            if time.monotonic() - began > TURN or not (yield from self._tell_one(letter)):
+            # Stop after one second or the first failing hook, so that hooks never delay messages.
+            if time.monotonic() - began > MAX_DURATION or not (yield from self._call_hooks(letter)):
                 break
-            told.append(letter)
-        if told:
+            notified.append(letter)
+        if notified:
             yield from run_transaction(
-                self._database, lambda work: self._store.mark_notified(work, told)
+                self._database, lambda work: self._store.mark_notified(work, notified)
             )
         return bool(letters)
 
-    def _tell_one(self, letter: DeadLetter) -> Steps[bool]:
+    def _call_hooks(self, letter: DeadLetter) -> Steps[bool]:
         for hook in self._hooks:
             try:
                 yield self._call(hook, letter)
             except Exception as error:
                 reports.logger.warning(
-                    "%s: a hook could not be told of dead letter %d (%s); all are told again later",
+                    "%s: a hook failed for dead letter %d (%s); all its hooks are called again "
+                    "later",
                     self._consumer,
                     letter.id,
                     reports.error_name(error),

@@ -30,28 +30,28 @@ from oncebox.storage.steps import Steps
 from oncebox.storage.worker_identity import worker_name
 
 CHUNK = 200
-"""Letters per transaction. Each may lock a key, and the lock table of a server is limited."""
+"""Dead letters per transaction. Each may lock a key, and the lock table of a server is limited."""
 
 LONGEST_KEY = 10_000
-"""Letters of the same keys that come along."""
+"""The most further dead letters of the same keys in one transaction."""
 
 
 class Acted(msgspec.Struct, frozen=True):
     """The result of retry() or discard()."""
 
     done: int
-    """How many letters were acted on."""
+    """How many dead letters were retried or discarded."""
     left: int
-    """The others: deleted meanwhile, still without an id, quarantined for another reason,
-    or another transaction held the lock of their key."""
+    """How many were not: they were deleted meanwhile, still have no id, were quarantined for
+    another reason, or another transaction held the lock of their key."""
 
 
 class DeadLetters:
     """The dead letters and the quarantine of an inbox: `inbox.dead_letters`.
 
-    `retry` puts a letter back at the head of its key, and releases a quarantined one. `discard`
-    deletes it and unblocks its key. Both take ids, or the filters of `find`, and are recorded in
-    the audit log.
+    `retry` makes a dead letter the first pending message of its key, and releases a quarantined
+    delivery. `discard` deletes it and unblocks its key. Both take ids, or the filters of `find`,
+    and are recorded in the audit log.
     """
 
     def __init__(self, context: Context) -> None:
@@ -65,7 +65,7 @@ class DeadLetters:
         after: int = 0,
         **filter: Unpack[DeadLetterFilter],
     ) -> Steps[list[DeadLetter]]:
-        """Find the letters that match, oldest first. `after` is the id to continue behind."""
+        """Find the dead letters that match, oldest first. `after`: only those with a higher id."""
         return self._context.read(
             is_async,
             self._context.store.find_dead_letters,
@@ -95,10 +95,10 @@ class DeadLetters:
         progress: Callable[[int], None] | None = None,
         **filter: Unpack[DeadLetterFilter],
     ) -> Steps[Acted]:
-        """Put letters back: a worker runs them again, each at the head of its key.
+        """Make dead letters pending: a worker runs them again, each as the first of its key.
 
         `by` is the operator; the default is the user of this process. `progress` gets the number of
-        letters done so far. Without ids or filters, pass `everything=True`.
+        dead letters done so far. Without ids or filters, pass `everything=True`.
         """
         return self._act("retry", is_async, ids, filter, why, by, everything, progress)
 
@@ -115,7 +115,7 @@ class DeadLetters:
         progress: Callable[[int], None] | None = None,
         **filter: Unpack[DeadLetterFilter],
     ) -> Steps[Acted]:
-        """Delete letters and unblock their keys. The parameters are those of retry()."""
+        """Delete dead letters and unblock their keys. The parameters are those of retry()."""
         return self._act("discard", is_async, ids, filter, why, by, everything, progress)
 
     discard = sync_method(_discard)
@@ -160,13 +160,16 @@ class DeadLetters:
         after: int,
         work: Work,
     ) -> Steps[tuple[list[DeadLetter], int]]:
-        """Act on some letters in one transaction. Returns them, and how many were acted on."""
+        """Retry or discard some dead letters in one transaction.
+
+        Returns the dead letters that were found, and how many were changed.
+        """
         store, consumer = self._context.store, self._context.consumer
         find = partial(store.find_dead_letters, work, consumer, filter, ids=ids, up_to=newest)
         letters = yield from find(limit=CHUNK, after=after)
         if not letters:
             return letters, 0
-        # Whole keys: later letters of a key must not be released before its earlier ones are back.
+        # Whole keys: a later dead letter of a key must not run before the earlier ones are pending.
         keys = sorted({letter.key for letter in letters if letter.key is not None})
         rest = yield from find(keys=keys, limit=LONGEST_KEY, after=letters[-1].id)
         letters += rest
@@ -174,9 +177,9 @@ class DeadLetters:
         if audit.action == "discard":
             yield from store.discard_dead_letters(work, consumer, free, audit)
             return letters, len(free)
-        strangers = [letter for letter in free if letter.seq is None]
+        unclaimed = [letter for letter in free if letter.seq is None]
         known = [letter for letter in free if letter.seq is not None]
-        admitted, refused = yield from self._admit(work, strangers)
+        admitted, refused = yield from self._admit(work, unclaimed)
         if admitted or refused:
             yield from store.discard_dead_letters(work, consumer, [*admitted, *refused], audit)
         if known:
@@ -186,8 +189,11 @@ class DeadLetters:
     def _admit(
         self, work: Work, letters: Sequence[DeadLetter]
     ) -> Steps[tuple[list[DeadLetter], list[DeadLetter]]]:
-        """Take in what was never claimed, as if it arrived now: what was, and what is quarantined
-        for another reason from now on. What has no identity still is neither."""
+        """Claim quarantined deliveries that were never claimed, as if they arrived now.
+
+        Returns those that were claimed, and those that are now quarantined for another reason.
+        Deliveries that still have no id are in neither list.
+        """
         items = {letter.id: self._item(letter) for letter in letters}
         plan = Plan(
             [item for item in items.values() if item is not None],
@@ -209,28 +215,32 @@ class DeadLetters:
         )
         plan.decide(claims)
         yield from store.record(work, consumer, worker_name(0), plan.entries)
-        fates = dict(zip(plan.items, plan.outcomes, strict=True))
+        outcomes = dict(zip(plan.items, plan.outcomes, strict=True))
         found = [(letter, item) for letter in letters if (item := items[letter.id]) is not None]
-        refused = [x for x, item in found if fates[item].kind is Kind.quarantined]
+        refused = [x for x, item in found if outcomes[item].kind is Kind.quarantined]
         return [x for x, _ in found if x not in refused], refused
 
     def _item(self, letter: DeadLetter) -> Item | None:
-        """The letter as an arrival: with today's identity, or one that sets its bytes apart."""
+        """The dead letter as a new delivery.
+
+        It gets the id that the identity rules find today, or an own id if its payload differs from
+        the claimed one.
+        """
         delivery = Delivery(
             letter.payload, letter.headers, letter.key, letter.source, letter.coordinates
         )
         item = Item(delivery)
         try:
-            of_its_own = letter.reason == Reason.payload_mismatch
-            message = _apart(letter) if of_its_own else self._context.identity(delivery)
+            is_mismatch = letter.reason == Reason.payload_mismatch
+            message = _with_own_id(letter) if is_mismatch else self._context.identity(delivery)
         except MissingId:
             return None
         item.message, item.key = message, message.key
         return item
 
 
-def _apart(letter: DeadLetter) -> Message:
-    """A message of the same id with other bytes, that is to be run all the same."""
+def _with_own_id(letter: DeadLetter) -> Message:
+    """The message with an id of its own: its old id belongs to a message with another payload."""
     digest = (letter.content_hash or b"").hex()
     room = LIMIT - 1 - len(digest)
     return Message(

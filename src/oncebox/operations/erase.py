@@ -72,7 +72,7 @@ class Erasing:
     aerase = async_method(_erase)
 
     def _count_erasable(self, is_async: bool, **filter: Unpack[MessageFilter]) -> Steps[int]:
-        """Count the messages that match and have anything to erase."""
+        """Count the messages that match and have data to erase."""
         return len((yield from self._find_erasable(is_async, checked_message_filter(filter))))
 
     count_erasable = sync_method(_count_erasable)

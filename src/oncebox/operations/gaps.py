@@ -1,4 +1,4 @@
-"""Gaps: numbers of keys that are waited for, and what is done when they do not come."""
+"""Gaps: find missing sequence numbers, and skip them after a time limit or by hand."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from oncebox.storage.drivers.transactions import (
 from oncebox.storage.records import AuditEntry, Count, Move
 from oncebox.storage.steps import Steps
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks."""
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks for gaps."""
 
 AT_ONCE = 20
-"""Gaps that are looked at between two units of work."""
+"""Gaps that are skipped between two batches of messages."""
 
 
 class KeyGaps:
@@ -74,7 +74,10 @@ class KeyGaps:
 def skip_gap(
     work: Work, *, store: Store, consumer: str, gap: Gap, audit: AuditEntry, age: float = 0
 ) -> Steps[bool]:
-    """Go on with the lowest number that waits, if it is still this gap, and its key is free."""
+    """Continue a key at its lowest waiting number.
+
+    Returns False if the gap has changed meanwhile, or another transaction has locked its key.
+    """
     if not (yield from store.try_lock_key(work, consumer, gap.key)):
         return False
     if not (yield from store.is_gap(work, consumer, gap, age=age)):
@@ -84,23 +87,23 @@ def skip_gap(
     if known is None or not known.early:
         return False
     first = known.early[0]
-    yield from _go_on(work, store, consumer, count, Numbers(first, known.early, known.is_cut))
+    yield from _advance(work, store, consumer, count, Numbers(first, known.early, known.is_cut))
     yield from store.write_audit(work, consumer, audit, _described(gap, first))
     return True
 
 
-def continue_count(work: Work, *, store: Store, consumer: str, count: Count) -> Steps[bool]:
-    """Store what waits for nothing any more: there was too much to be stored at once."""
+def continue_sequence(work: Work, *, store: Store, consumer: str, count: Count) -> Steps[bool]:
+    """Store more waiting messages of a sequence: there were too many to store all at once."""
     if not (yield from store.try_lock_key(work, consumer, count.key)):
         return False
     known = (yield from store.sequence_states(work, consumer, [count])).get(count)
     if known is None or known.next not in known.early[:1]:
         return False
-    yield from _go_on(work, store, consumer, count, known)
+    yield from _advance(work, store, consumer, count, known)
     return True
 
 
-def _go_on(work: Work, store: Store, consumer: str, count: Count, known: Numbers) -> Steps[None]:
+def _advance(work: Work, store: Store, consumer: str, count: Count, known: Numbers) -> Steps[None]:
     admission = admit(known, [])
     move = Move(count, admission.next, admission.has_early, admission.admitted)
     yield from store.advance_sequences(work, consumer, [move])
@@ -112,61 +115,67 @@ def _described(gap: Gap, first: int) -> str:
 
 
 def missing(following: int | None, first: int) -> str:
-    """The numbers between the next to come and the first that waits."""
+    """The missing numbers: from the next expected one up to the first that waits."""
     if following is None:
-        return f"what is before number {first}"
+        return f"all numbers before {first}"
     last = first - 1
     return f"number {last}" if following == last else f"numbers {following} to {last}"
 
 
 class GapSkipper:
-    """Sees to gaps whose time is over, one transaction at a time."""
+    """Skips gaps whose time limit has passed, one transaction at a time."""
 
     def __init__(self, database: Database, store: Store, consumer: str, gaps: Gaps) -> None:
         self._database = database
         self._store = store
         self._consumer = consumer
         self._gaps = gaps
-        self._look_at = 0.0
+        self._next_check_at = 0.0
         self._clear_since: float | None = time.monotonic()
-        """Since when nothing has lagged behind, as far as we have seen; None: for ever."""
-        self._told: set[tuple[str, str, datetime]] = set()
-        """What was said to be held, as far as it still is."""
+        """Since when no partition lags behind, as far as this worker has seen; None: always."""
+        self._logged: set[tuple[str, str, datetime]] = set()
+        """Gaps that were logged as held, as long as they are held."""
 
     def hurry(self) -> None:
-        """Whoever drains once in a while has no time to watch: what is overdue is skipped."""
+        """Skip gaps now if their time limit has passed.
+
+        For processes that drain once in a while: they cannot watch whether a partition lags behind.
+        """
         self._clear_since = None
 
     def step(self) -> Steps[bool]:
-        """Go on where a number was waited for long enough; says whether anything was done."""
-        if time.monotonic() < self._look_at:
+        """Skip gaps whose time limit has passed. Returns True if there were any."""
+        if time.monotonic() < self._next_check_at:
             return False
-        self._look_at = time.monotonic() + LOOK_EVERY
+        self._next_check_at = time.monotonic() + CHECK_INTERVAL
         store, consumer = self._store, self._consumer
         cut = yield from read(self._database, partial(store.cut_sequences, consumer=consumer))
         done = False
         for count in cut:
-            go_on = partial(continue_count, store=store, consumer=consumer, count=count)
-            done = (yield from self._try(go_on)) or done
+            proceed = partial(continue_sequence, store=store, consumer=consumer, count=count)
+            done = (yield from self._try(proceed)) or done
         if (yield from self._is_clear()):
             done = (yield from self._skip_due()) or done
-            yield from self._tell_of_held()
+            yield from self._log_held()
         if done:
-            self._look_at = 0.0
+            self._next_check_at = 0.0
         return done
 
     def _is_clear(self) -> Steps[bool]:
-        """Whether nothing has lagged behind for long enough: the number may be still to come."""
-        look = partial(self._store.partition_progress, consumer=self._consumer)
-        parts = yield from read(self._database, look)
+        """True if no partition has lagged behind for the time limit.
+
+        While one lags behind, the missing number may still arrive.
+        """
+        load = partial(self._store.partition_progress, consumer=self._consumer)
+        partitions = yield from read(self._database, load)
         now = time.monotonic()
-        if any(is_behind(part, datetime.now(UTC)) for part in parts):
+        if any(is_behind(partition, datetime.now(UTC)) for partition in partitions):
             self._clear_since = now
         limit = self._gaps.limit.total_seconds()
         return self._clear_since is None or now - self._clear_since >= limit
 
     def _skip_due(self) -> Steps[bool]:
-        """Go on without numbers that were waited for long enough; says whether any were."""
+        """Skip the gaps whose time limit has passed. Returns True if there were any."""
         if self._gaps.then == "hold":
             return False
         done = False
@@ -175,51 +184,51 @@ class GapSkipper:
         return done
 
     def _due(self, longest: int | None = None) -> Steps[list[Gap]]:
-        look = partial(
+        load = partial(
             self._store.gaps,
             consumer=self._consumer,
             age=self._gaps.limit.total_seconds(),
             longest=longest,
             limit=AT_ONCE,
         )
-        return (yield from read(self._database, look))
+        return (yield from read(self._database, load))
 
     def _skip(self, gap: Gap) -> Steps[bool]:
         age = self._gaps.limit.total_seconds()
-        audit = AuditEntry("skip", "oncebox", f"not come within {age:g} seconds")
+        audit = AuditEntry("skip", "oncebox", f"did not arrive within {age:g} seconds")
         skip = partial(
             skip_gap, store=self._store, consumer=self._consumer, gap=gap, audit=audit, age=age
         )
         if not (yield from self._try(skip)):
             return False
         reports.logger.warning(
-            "%s: skipped %s; they did not come", self._consumer, _described(gap, gap.lowest)
+            "%s: skipped %s, which did not arrive", self._consumer, _described(gap, gap.lowest)
         )
         return True
 
-    def _tell_of_held(self) -> Steps[None]:
-        """Say of the oldest keys that are held why they are, once."""
+    def _log_held(self) -> Steps[None]:
+        """Log once for each of the oldest held keys why it is held."""
         held = set()
         for gap in (yield from self._due()):
             name = (gap.key, gap.epoch, gap.waiting_since)
             if why := self._why_held(gap):
                 held.add(name)
-            if why and name not in self._told:
+            if why and name not in self._logged:
                 reports.logger.error(
-                    "%s: %s did not come: the key waits, %s; see `oncebox gaps`",
+                    "%s: %s did not arrive, the key waits (%s); see `oncebox gaps`",
                     self._consumer,
                     _described(gap, gap.lowest),
                     why,
                 )
-        self._told = held
+        self._logged = held
 
     def _why_held(self, gap: Gap) -> str | None:
         if gap.next is not None and gap.lowest - gap.next > self._gaps.longest:
-            return "and too many are missing to go on"
-        return "and is held" if self._gaps.then == "hold" else None
+            return f"more than {self._gaps.longest} numbers are missing"
+        return 'Gaps(then="hold")' if self._gaps.then == "hold" else None
 
     def _try(self, body: partial[Steps[bool]]) -> Steps[bool]:
         try:
             return (yield from run_transaction_once(self._database, body))
-        except RetryTransaction:  # the next time
+        except RetryTransaction:  # try again at the next check
             return False

@@ -40,7 +40,7 @@ class Messages(Erasing):
     ) -> Steps[list[MessageSummary]]:
         """Find the messages that arrived last, in order of arrival.
 
-        `after` is a seq: only messages behind it are found, from the first on.
+        `after` is a seq: then find the messages that follow it, beginning with the first.
         """
         start = None if since is None else datetime.now(UTC) - since
         read = self._context.store.messages

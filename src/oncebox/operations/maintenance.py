@@ -41,18 +41,18 @@ class MaintenanceTask:
     ) -> None:
         self.name = name
         self.stop = stop
-        """Gives up what the task has begun; other workers continue it."""
+        """Stops what the task has begun; other workers continue it."""
         self._step = step
         self._interval = INTERVAL if interval is None else interval
         self._share = share
         self._next_at = 0.0
 
     def is_due(self, *, is_idle: bool) -> bool:
-        """Whether the task may run now. An idle worker runs it in every pause."""
+        """True if the task may run now. An idle worker runs it in every pause."""
         return is_idle or time.monotonic() >= self._next_at
 
     def run(self) -> Steps[bool]:
-        """Run one step. Returns whether there was anything to do."""
+        """Run one step. Returns True if there was anything to do."""
         started = time.monotonic()
         done = yield from self._step()
         elapsed = time.monotonic() - started
@@ -69,7 +69,7 @@ class Maintenance:
         self._failed_until: dict[MaintenanceTask, float] = {}
 
     def step(self, *, is_idle: bool) -> Steps[bool]:
-        """Run the tasks that are due. Returns whether any of them had something to do."""
+        """Run the tasks that are due. Returns True if any of them had something to do."""
         any_done = False
         for task in self._tasks:
             if self._may_run(task) and task.is_due(is_idle=is_idle):
@@ -77,7 +77,7 @@ class Maintenance:
         return any_done
 
     def stop(self) -> None:
-        """Let every task give up what it has begun."""
+        """Stop what the tasks have begun."""
         for task in self._tasks:
             task.stop()
 

@@ -38,7 +38,7 @@ def async_method(
 
 
 def _describe(method: Any, steps: Callable[..., Any], *, prefix: str) -> None:
-    """Give the method the name, text and signature that its users see."""
+    """Set the name, docstring and signature that users see."""
     name = steps.__name__.lstrip("_")
     method.__name__ = f"{prefix}{name}"
     method.__qualname__ = f"{steps.__qualname__.rpartition('.')[0]}.{prefix}{name}"

@@ -26,20 +26,20 @@ INTERVAL = 600.0
 """Seconds between two purges of a consumer, whichever worker runs them."""
 
 ASK_INTERVAL = 60.0
-"""Seconds after which a worker asks again whether it is its turn to purge."""
+"""Seconds after which a worker checks again whether it is its turn to purge."""
 
 SHARE = 0.2
 """Largest share of a worker's time spent purging while messages are waiting."""
 
 COMMAND_SHARE = 0.5
-"""Share of the time that a purge of an operator works: other transactions need the database."""
+"""Share of the time that an operator's purge works. In the rest, other transactions run."""
 
 
 class Purged(msgspec.Struct, frozen=True):
     """The result of a purge."""
 
     watermark: datetime | None
-    """Messages that were produced and received before it are purged."""
+    """Messages that were produced and received before this time are purged."""
     purged: int
     held_back_by: Sequence[str] = ()
     """Why the watermark is older than the retention allows."""
@@ -130,7 +130,7 @@ class Purge:
             database, lambda work: store.purge_paused_until(work, context.consumer)
         )
         if paused is not None:
-            why = f"messages were restored, and are kept until {paused:%Y-%m-%d %H:%M}"
+            why = f"messages were restored and are kept until {paused:%Y-%m-%d %H:%M}"
             return PurgeLimit(None, [why])
         progress = yield from read(
             database, lambda work: store.arrival_progress(work, context.consumer)
@@ -149,14 +149,14 @@ class PurgeTask:
         self._pass: Pass | None = None
 
     def step(self) -> Steps[bool]:
-        """Purge one window. Returns whether there is more to purge."""
+        """Purge one window. Returns True if there is more to purge."""
         if self._context.retention is None:
             return False
         if self._pass is None:
             return (yield from self._begin())
         purge, self._pass = self._pass, None
         if time.monotonic() >= self._ask_at:
-            yield from self._take_turn(every=0)  # keep the turn while the purge goes on
+            yield from self._take_turn(every=0)  # keep the turn while the purge runs
         try:
             if (yield from purge.step()):
                 self._pass = purge
@@ -172,7 +172,7 @@ class PurgeTask:
         return self._pass is not None
 
     def _take_turn(self, *, every: float) -> Steps[bool]:
-        """Whether it is this worker's turn: no worker had one within `every` seconds."""
+        """True if it is this worker's turn: no worker had a turn within `every` seconds."""
         self._ask_at = time.monotonic() + ASK_INTERVAL
         take = partial(
             self._context.store.take_purge_turn, consumer=self._context.consumer, every=every
@@ -180,7 +180,7 @@ class PurgeTask:
         return (yield from run_transaction(self._database, take))
 
     def stop(self) -> None:
-        """Give up what was begun; another worker continues."""
+        """Stop a purge that has begun; another worker continues it."""
         if self._pass is not None:
             self._pass.give_up()
         self._pass = None

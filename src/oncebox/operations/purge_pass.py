@@ -1,4 +1,4 @@
-"""Forgetting: old messages go, a little at a time, into an archive first if there is one."""
+"""One purge: delete old messages in small steps, after archiving them if there is an archive."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from oncebox.storage.steps import Call, Steps
 T = TypeVar("T")
 
 PORTION = 32 << 20
-"""Bytes of payloads that are read at once, about."""
+"""About how many bytes of payloads are read at once."""
 
 AT_ONCE = 500
-"""Messages that are forgotten in one transaction, where they are known by name."""
+"""Archived messages that are purged in one transaction."""
 
 
 class Pass:
@@ -47,12 +47,12 @@ class Pass:
         self._left = list(reversed(windows))
 
     def step(self) -> Steps[bool]:
-        """One transaction; says whether there was anything to do."""
+        """Run one transaction. Returns False if nothing is left to purge."""
         watermark = self.watermark
         if watermark is None:
             return False
         if not self._left:
-            yield from self._forget_counters(watermark)
+            yield from self._purge_counters(watermark)
             return False
         window = self._left.pop()
         self.purged += yield from run_transaction(
@@ -62,18 +62,18 @@ class Pass:
         return True
 
     def give_up(self) -> None:
-        """Leave nothing half done behind."""
+        """Remove files that were begun. There are none without an archive."""
 
-    def _forget_counters(self, watermark: datetime) -> Steps[None]:
-        forget = partial(self._store.purge_counters, consumer=self._consumer, watermark=watermark)
-        yield from run_transaction(self._database, forget)
+    def _purge_counters(self, watermark: datetime) -> Steps[None]:
+        purge = partial(self._store.purge_counters, consumer=self._consumer, watermark=watermark)
+        yield from run_transaction(self._database, purge)
 
 
 class ArchivingPass(Pass):
-    """One purge that writes everything into an archive before it is forgotten.
+    """A purge that archives messages before it deletes them.
 
-    Some windows are written into a file, the file is read back, what is in it is forgotten,
-    and so on. Whatever dies in between: everything is in the database, or in a finished file.
+    It writes some windows into a file, reads the file back, then deletes the messages in it, and so
+    on. After a crash at any point, each message is in the database or in a complete file.
     """
 
     def __init__(self, folder: Folder, *common: Any) -> None:
@@ -84,28 +84,28 @@ class ArchivingPass(Pass):
         self._archived: list[ArchivedRef] = []
 
     def step(self) -> Steps[bool]:
-        """One step; raises ArchiveError where the archive cannot be written."""
+        """Run one step. Raises ArchiveError if the archive cannot be written."""
         if self._archived:
-            yield from self._forget_some()
+            yield from self._purge_some()
         elif self._writer is not None and (self._writer.is_full or not self._left):
             yield from self._finish(self._writer)
         elif self.watermark is not None and self._left:
             yield from self._write(self.watermark, self._left.pop())
         elif self.watermark is not None:
-            yield from self._forget_counters(self.watermark)
+            yield from self._purge_counters(self.watermark)
             return False
         else:
             return False
         return True
 
     def give_up(self) -> None:
-        """Leave no file behind that will never be finished."""
+        """Remove the file that was begun."""
         if self._writer is not None:
             self._writer.give_up()
         self._writer = None
 
     def _write(self, watermark: datetime, window: Any) -> Steps[None]:
-        """Write a window, as much of it at a time as there is room for in memory."""
+        """Archive a window, in portions that fit into memory."""
         common = {"consumer": self._consumer, "watermark": watermark, "window": window}
         count, size = yield from read(self._database, partial(self._store.old_size, **common))
         limit = count + 1 if size <= PORTION else max(1, count * PORTION // size)
@@ -122,32 +122,32 @@ class ArchivingPass(Pass):
     def _add(self, found: Sequence[ArchivedMessage]) -> Steps[None]:
         if self._writer is None:
             make = partial(Writer, self._folder, self._consumer, found[0].received_at)
-            self._writer = yield from self._safely(make)
-        yield from self._safely(partial(self._writer.add, found))
+            self._writer = yield from self._with_files(make)
+        yield from self._with_files(partial(self._writer.add, found))
         self._written += [
             ArchivedRef(record.origin, record.id, len(record.runs), record.body is not None)
             for record in found
         ]
 
     def _finish(self, writer: Writer) -> Steps[None]:
-        yield from self._safely(writer.finish)
+        yield from self._with_files(writer.finish)
         self._archived, self._written, self._writer = self._written, [], None
 
-    def _forget_some(self) -> Steps[None]:
+    def _purge_some(self) -> Steps[None]:
         some, self._archived = self._archived[:AT_ONCE], self._archived[AT_ONCE:]
-        forget = partial(self._store.purge_archived, consumer=self._consumer, messages=some)
-        self.purged += yield from run_transaction(self._database, forget)
+        purge = partial(self._store.purge_archived, consumer=self._consumer, messages=some)
+        self.purged += yield from run_transaction(self._database, purge)
 
-    def _safely(self, work: Callable[[], T]) -> Steps[T]:
-        """Do something with files, off the event loop; what fails leaves nothing behind."""
+    def _with_files(self, work: Callable[[], T]) -> Steps[T]:
+        """Run a function that writes files, off the event loop. If it fails, remove the file."""
         call: Call = partial(asyncio.to_thread, work) if self._database.is_async else work
         try:
-            answer: T = yield call
-        except Exception as error:  # file systems of fsspec raise what their libraries raise
+            result: T = yield call
+        except Exception as error:  # fsspec raises the errors of many libraries
             self.give_up()
             self._written, self._left = [], []
             raise ArchiveError(
-                f"the archive cannot be written ({type(error).__name__}: {error}); nothing of it "
-                "was forgotten"
+                f"the archive cannot be written ({type(error).__name__}: {error}); no message of "
+                "this file was purged"
             ) from error
-        return answer
+        return result

@@ -1,4 +1,4 @@
-"""Replays: old messages are run once more, under a name, in their old order, by the drain."""
+"""Replays: run finished messages again, under a name, in their old order."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from oncebox.storage.records import AuditEntry
 from oncebox.storage.steps import Steps
 
 SLOWEST = 0.001
-"""Messages per second: the time of the next one must be one that a database can keep."""
+"""The slowest pace, in messages per second: databases cannot store times that are further away."""
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks for replays while there are none."""
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks for replays while none is running."""
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What a replay would run."""
+    """How many messages a replay would run."""
 
     count: int
     without_payload: int
-    """Match too, but their payload was not kept, or was erased."""
+    """Messages that match, but whose payload was not stored or was erased."""
     in_other_states: int
-    """Match too, but are unfinished, or were discarded."""
+    """Messages that match, but are unfinished or were discarded."""
 
 
 class Replays:
@@ -71,7 +71,7 @@ class Replays:
     ) -> Steps[Replay]:
         """Start a replay: workers run each of these messages once more.
 
-        They run in their old order, behind what their keys have pending. `pace` is the largest
+        They run in their old order, after the pending messages of their keys. `pace` is the largest
         number of messages per second; without it, workers take as many as they can.
         """
         audit = audit_entry("replay", by, why)
@@ -131,9 +131,9 @@ class Replays:
     def _cancel(
         self, is_async: bool, name: str, *, why: str, by: str | None = None
     ) -> Steps[Replay]:
-        """Remove what a replay has not run yet, its dead letters included.
+        """Remove the messages that a replay has not run yet, and its dead letters.
 
-        A message that is in flight may still finish; a worker removes it if it does not.
+        A message in flight may still finish; if it fails, a worker removes it.
         """
         audit = audit_entry("cancel", by, why)
         yield from self._change(is_async, name, self._context.store.cancel_replay, audit)
@@ -153,40 +153,42 @@ class Replays:
     ) -> Steps[Replay]:
         replay = yield from self._get(is_async, name)
         if replay.is_over and not replay.dead:
-            raise ConfigurationError(f"replay {name!r} is over, it cannot be changed")
+            raise ConfigurationError(f"replay {name!r} has ended and cannot be changed")
         if not (yield from self._context.write(is_async, change, name=name, audit=audit)):
-            raise ConfigurationError(f"replay {name!r} is {replay.state}, it cannot be changed")
+            raise ConfigurationError(f"replay {name!r} is {replay.state} and cannot be changed")
         return (yield from self._get(is_async, name))
 
 
 class ReplayFeeder:
-    """Goes on with the replays of a consumer, one transaction at a time."""
+    """Continues the replays of a consumer, one transaction at a time."""
 
     def __init__(self, database: Database, store: Store, consumer: str) -> None:
         self._database = database
         self._store = store
         self._consumer = consumer
-        self._look_at = 0.0
+        self._next_check_at = 0.0
 
     def step(self) -> Steps[bool]:
-        """Store some more messages, or take some back; says whether there was anything to do."""
-        if time.monotonic() < self._look_at:
+        """Store more messages of a replay, or remove some. Returns False if nothing was due."""
+        if time.monotonic() < self._next_check_at:
             return False
-        look = partial(self._store.next_replay, consumer=self._consumer)
-        wait = yield from read(self._database, look)
+        check = partial(self._store.next_replay, consumer=self._consumer)
+        wait = yield from read(self._database, check)
         if wait is not None and wait <= 0:
             try:
-                go_on = partial(self._store.continue_replay, consumer=self._consumer)
-                return (yield from run_transaction_once(self._database, go_on))
+                proceed = partial(self._store.continue_replay, consumer=self._consumer)
+                return (yield from run_transaction_once(self._database, proceed))
             except RetryTransaction:  # another transaction holds the lock of a key: try again later
-                wait = LOOK_EVERY
-        self._look_at = time.monotonic() + min(LOOK_EVERY, wait or LOOK_EVERY)
+                wait = CHECK_INTERVAL
+        self._next_check_at = time.monotonic() + min(CHECK_INTERVAL, wait or CHECK_INTERVAL)
         return False
 
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-        raise ConfigurationError("the name of a replay has 1 to 100 printable characters")
+        raise ConfigurationError(
+            f"the name of a replay must have 1 to 100 printable characters, got {name!r}"
+        )
     return name
 
 
@@ -194,6 +196,6 @@ def _checked_pace(pace: Any) -> float | None:
     number = isinstance(pace, int | float) and not isinstance(pace, bool)
     if pace is not None and not (number and SLOWEST <= pace < inf):
         raise ConfigurationError(
-            f"pace is a number of messages per second from {SLOWEST}, not {pace!r}"
+            f"pace must be a number of messages per second from {SLOWEST}, got {pace!r}"
         )
     return None if pace is None else float(pace)

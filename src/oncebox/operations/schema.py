@@ -1,4 +1,4 @@
-"""Schema: create the tables, and check that they fit the code."""
+"""Schema: create the tables, and check that they match the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oncebox.storage.steps import Steps
 
 
 def migrate(database: Database, store: Store, *, claims_only: bool = False) -> Steps[list[str]]:
-    """Bring the tables up to date in one transaction; returns the applied migrations."""
+    """Create or upgrade the tables in one transaction. Returns the applied migrations."""
     yield from database.open()
     try:
         return (yield from with_connection(database, partial(_migrate, store, claims_only)))
@@ -35,5 +35,5 @@ def _migrate(store: Store, claims_only: bool, work: Work) -> Steps[list[str]]:
 
 
 def check_schema(database: Database, store: Store) -> Steps[None]:
-    """Raise SchemaMissing or CodeTooOld unless the tables fit this code."""
+    """Raise SchemaMissing or CodeTooOld unless this code can work with the tables."""
     migrations.check(store.migrations, (yield from read(database, store.version)))

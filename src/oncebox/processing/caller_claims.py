@@ -131,7 +131,7 @@ class CallerClaims:
             return
         outcome = _outcome(Kind.dead, arrival, error, attempts)
         entry = Entry(outcome, claims.seqs[0], ran=True)
-        yield from store.record(work, self._consumer, OWN_LOOP, [entry], tell=self._tell)
+        yield from store.record(work, self._consumer, OWN_LOOP, [entry], has_hooks=self._tell)
 
     def claim_many(
         self,

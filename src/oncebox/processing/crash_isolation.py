@@ -133,7 +133,7 @@ class CrashIsolation:
             self._unit.consumer,
             row,
             delay=delay,
-            died=crash is not None,
+            crashed=crash is not None,
             error=None if crash is None else str(crash),
         )
 

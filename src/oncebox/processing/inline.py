@@ -146,7 +146,7 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         plan.make_all_dead(claimed, GuardFailed())
         if items:
             yield from store.record(
-                work, consumer, self.unit.worker, plan.entries, tell=self.unit.has_hooks
+                work, consumer, self.unit.worker, plan.entries, has_hooks=self.unit.has_hooks
             )
         return dict(zip(items, plan.outcomes, strict=True))
 

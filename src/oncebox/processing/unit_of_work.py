@@ -107,7 +107,7 @@ def record_and_commit(
             unit.consumer,
             unit.worker,
             plan.entries,
-            tell=unit.has_hooks,
+            has_hooks=unit.has_hooks,
             notify=unit.notify,
         )
         plan.is_committing = True

@@ -1,4 +1,4 @@
-"""Services: loops around an inbox, which run until they are told to stop."""
+"""Services: loops around an inbox that run until they are stopped."""
 
 from oncebox.services.consumer import Consumer
 from oncebox.services.worker import Worker

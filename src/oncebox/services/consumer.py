@@ -32,10 +32,10 @@ READ_TIMEOUT = 0.25
 """Seconds that one read of the source may wait, and therefore the longest delay of a stop."""
 
 CHECK_EVERY = 1.0
-"""Seconds between two checks of the assignment of partitions and of the source's trouble."""
+"""Seconds between two checks of the assigned partitions and of the state of the source."""
 
 EXTEND_EVERY = 5.0
-"""Seconds between two extensions of the deliveries in flight while the database is away."""
+"""Seconds between two extensions of the deliveries in flight during a database outage."""
 
 CRASHES = 3
 """Crashes in a row during the conversion of a message after which it is quarantined. More than
@@ -60,7 +60,7 @@ class Consumer(Loop):
     ) -> None:
         super().__init__()
         if mode not in ("inline", "stored"):
-            raise ConfigurationError(f"mode must be 'inline' or 'stored', not {mode!r}")
+            raise ConfigurationError(f"mode must be 'inline' or 'stored', got {mode!r}")
         self._inbox = inbox
         self._source = source
         self._mode = mode
@@ -121,7 +121,7 @@ class Consumer(Loop):
             yield from self._partitions.assign(database)
             self._is_finished = self._partitions.is_finished
         yield from self._report_trouble(database, worker)
-        self._go_on()
+        self._reset_pause()
         self._checked_at = time.monotonic()
         if self._partitions is not None and self._partitions.own:
             yield from self._compare_retention(self._partitions.source)
@@ -184,7 +184,7 @@ class Consumer(Loop):
         if partitions is None:
             return (yield from self._commit(batch.deliveries, None))
         if batch.skipped:
-            yield from self._patiently(partial(partitions.skip, database, batch))
+            yield from self._retry_during_outage(partial(partitions.skip, database, batch))
         if batch.convert is not None:
             batch = yield from self._converted(database, partitions, batch, batch.convert)
         return (yield from self._commit(partitions.with_suspects(batch), partitions.advance(batch)))
@@ -199,7 +199,7 @@ class Consumer(Loop):
             receiving=self._mode == "stored",
             advance=advance,
         )
-        return (yield from self._patiently(process))
+        return (yield from self._retry_during_outage(process))
 
     def _converted(
         self,
@@ -214,13 +214,15 @@ class Consumer(Loop):
         each time stays unconverted.
         """
         expect = partial(partitions.expect_crash, database, batch)
-        crashes = yield from self._patiently(expect)
+        crashes = yield from self._retry_during_outage(expect)
         if crashes > 1:
             self._log_crashes(batch, crashes - 1)
         if crashes > CRASHES:
             return batch
         deliveries = yield self._off_loop(convert)
-        yield from self._patiently(partial(partitions.undo_expected_crash, database, batch))
+        yield from self._retry_during_outage(
+            partial(partitions.undo_expected_crash, database, batch)
+        )
         return msgspec.structs.replace(batch, deliveries=deliveries)
 
     def _log_crashes(self, batch: Batch, crashes: int) -> None:
@@ -235,20 +237,20 @@ class Consumer(Loop):
 
     # -- outages ----------------------------------------------------------------------------------
 
-    def _patiently(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
-        """Run the steps, again and again while the database is away, until stop() is called."""
+    def _retry_during_outage(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
+        """Run the steps; during a database outage run them again until stop() is called."""
         while True:
             try:
                 result = yield from steps()
-                self._go_on()
+                self._reset_pause()
                 return result
             except DatabaseUnavailable as error:
                 if self.is_stopping:
                     raise
                 yield from self._outage(self._inbox.name, error)
 
-    def _rest(self, longest: float) -> Steps[None]:
-        """Wait as every loop does, and extend the deliveries in flight meanwhile."""
+    def _back_off(self, longest: float) -> Steps[None]:
+        """Wait like every loop, and extend the deliveries in flight meanwhile."""
         self._pause = min(self._pause * 2, longest)
         until = time.monotonic() + self._pause
         while not self.is_stopping and (left := until - time.monotonic()) > 0:
@@ -311,4 +313,4 @@ class Consumer(Loop):
 
     def _off_loop(self, function: Callable[[], Any]) -> Call:
         """Return the call of a function that may block, off the event loop if there is one."""
-        return self._off(function, self._is_async)
+        return self._blocking_call(function, self._is_async)

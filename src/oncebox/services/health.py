@@ -15,7 +15,7 @@ from oncebox.services.supervisor import Report, Supervisor
 
 @contextmanager
 def serve_health(port: int | None, supervisor: Supervisor) -> Iterator[None]:
-    """Serve /live (the supervisor runs) and /ready (every worker reads and writes)."""
+    """Serve /live (the supervisor runs) and /ready (no worker waits for database or source)."""
     if port is None:
         yield
         return

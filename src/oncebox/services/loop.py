@@ -89,7 +89,7 @@ class Loop(ABC):
     def _service(self, *, is_async: bool) -> Steps[None]:
         """Run until is_stopping is set."""
 
-    def _rest(self, longest: float) -> Steps[None]:
+    def _back_off(self, longest: float) -> Steps[None]:
         """Wait: a short time first, and twice as long each time in a row."""
         self._pause = min(self._pause * 2, longest)
         yield partial(self._wait, self._pause)
@@ -105,15 +105,15 @@ class Loop(ABC):
         is_read_only = error_codes.is_read_only(error.__cause__ or error)
         self._outage_of = READ_ONLY if is_read_only else DATABASE
         self.beat()
-        yield from self._rest(LONGEST_OUTAGE)
+        yield from self._back_off(LONGEST_OUTAGE)
 
-    def _go_on(self) -> None:
-        """The database works: the next pause is short again."""
+    def _reset_pause(self) -> None:
+        """Make the next pause short again: the database works."""
         self._pause = FIRST_PAUSE
         self._outage_of = ""
 
     @staticmethod
-    def _off(function: Callable[[], Any], is_async: bool) -> Call:
+    def _blocking_call(function: Callable[[], Any], is_async: bool) -> Call:
         """The call of a function that may block: in a thread if there is an event loop."""
         return partial(asyncio.to_thread, function) if is_async else function
 

@@ -42,7 +42,9 @@ class Partitions:
         """Release revoked partitions, take over free ones, and send heartbeats."""
         partitions = self.source.partitions()
         if self.source.features.assigns:
-            yield from self._give_up(database, [p for p in self.own if p not in partitions])
+            yield from self._sign_off_and_release(
+                database, [p for p in self.own if p not in partitions]
+            )
         known = yield from self._positions(database)
         for partition in partitions:
             if partition not in self.own:
@@ -108,7 +110,7 @@ class Partitions:
             ),
         )
 
-    def _give_up(self, database: Database, partitions: Sequence[str]) -> Steps[None]:
+    def _sign_off_and_release(self, database: Database, partitions: Sequence[str]) -> Steps[None]:
         """Sign off partitions and release them, also if the sign-off fails."""
         try:
             yield from self._sign_off(database, partitions)
@@ -161,7 +163,7 @@ class Partitions:
         )
 
     def advanced(self, batch: Batch) -> None:
-        """Note the position after a batch that was committed."""
+        """Store the position after a batch that was committed."""
         if batch.partition in self.own:
             self.own[batch.partition] = msgspec.structs.replace(
                 self.own[batch.partition],
@@ -177,7 +179,7 @@ class Partitions:
         return max(0, self._suspects(batch) - len(batch.deliveries))
 
     def skip(self, database: Database, batch: Batch) -> Steps[None]:
-        """Move the position over messages that the broker deleted, and count them."""
+        """Move the position past messages that the broker deleted, and count them."""
         step = Skip(
             source=self.source.name,
             partition=batch.partition,
@@ -195,7 +197,7 @@ class Partitions:
             raise NotOwner
 
     def expect_crash(self, database: Database, batch: Batch) -> Steps[int]:
-        """Record a crash before the message at a position is converted; returns the crashes."""
+        """Record a crash before the next message is converted. Returns the crashes in a row."""
         place = self._place(batch)
         crashes = yield from run_transaction(
             database, lambda work: self._store.expect_crash(work, *place)
@@ -217,7 +219,7 @@ class Partitions:
 
 
 def _is_free(position: Position, worker: WorkerInfo) -> bool:
-    """Return True if no live worker owns the position."""
+    """True if no live worker owns the position."""
     if position.owner is None or position.owner == worker.incarnation or position.is_overdue:
         return True
     return is_gone(position.owner_name or "", position.owner)

@@ -27,7 +27,7 @@ def leave_process_one() -> None:
 
 
 def _serve(program: int, signals: set[signal.Signals]) -> int:
-    """Forward signals and reap children until the program ends; returns its exit code."""
+    """Forward signals and reap children until the program ends. Returns its exit code."""
     while True:
         received = signal.sigwaitinfo(signals)
         if received.si_signo != signal.SIGCHLD and received.si_code != FROM_TERMINAL:

@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True):
     name: str
     pid: int | None
     is_ready: bool
-    """Whether it runs, has sent a heartbeat, and waits neither for database nor source."""
+    """True if it runs, has sent a heartbeat, and waits neither for the database nor the source."""
     waits_for: str
     """What it waits for, such as "the database"; or ""."""
     restarts: int
@@ -74,7 +74,7 @@ class Supervisor:
         self._essential = [w for w in self._workers if w.task.name in essential]
         self._signals = 0
         self.interrupted = False
-        """Whether a signal stopped it."""
+        """True if a signal stopped it."""
 
     def run(self) -> int:
         """Run the tasks. Returns the exit code: 0, or 2 if a worker has a wrong configuration."""
@@ -92,7 +92,7 @@ class Supervisor:
         return [worker.report() for worker in self._workers]
 
     def _is_over(self) -> bool:
-        """Whether the remaining workers are to stop."""
+        """True if the remaining workers have to stop."""
         misused = any(worker.verdict == MISUSED for worker in self._workers)
         ended = bool(self._essential) and all(worker.finished for worker in self._essential)
         return not self._signals and (misused or ended)

@@ -1,4 +1,4 @@
-"""Drainer: drains an inbox until it is told to stop."""
+"""Worker: runs the stored messages of an inbox until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from oncebox.services.loop import FIRST_PAUSE, Loop
 from oncebox.storage.drivers.contract import Listener
 from oncebox.storage.steps import Steps
 
-ATTENTION = 0.3
-"""Seconds within which a stop is noticed by one who listens."""
+STOP_DELAY = 0.3
+"""Seconds within which a worker that listens for notifications notices a stop."""
 
 
 class Worker(Loop):
-    """Runs what an inbox has stored, as it becomes due, until stop() is called.
+    """Runs the stored messages of an inbox as they become due, until stop() is called.
 
-    `poll` is the longest time in seconds between two looks when there is nothing to do; with
-    `Inbox(..., notify=True)` on a psycopg database it looks at once when something was stored.
-    Start as many as you like, in threads, processes or on other machines. With `until_idle` it
-    stops by itself when nothing is due.
+    `poll` is the longest time in seconds between two checks of an idle worker. With `Inbox(...,
+    notify=True)` on a psycopg database, a stored message wakes it at once. Start any number of
+    workers, in threads, processes or on other machines. With `until_idle`, the worker stops when
+    nothing is due.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Worker(Loop):
         self._until_idle = until_idle
         if not poll >= FIRST_PAUSE:
             raise ConfigurationError(
-                f"poll is a number of seconds from {FIRST_PAUSE}, not {poll!r}"
+                f"poll must be a number of seconds from {FIRST_PAUSE}, got {poll!r}"
             )
         self._inbox = inbox
         self._batch = batch
@@ -44,12 +44,12 @@ class Worker(Loop):
                 try:
                     drain = drain or (yield from self._inbox._engine.drain(is_async, worker))
                     yield from drain.sign_on()
-                    self._go_on()
+                    self._reset_pause()
                     yield from self._loop(drain)
                     yield from drain.sign_off()
                 except DatabaseUnavailable as error:
                     yield from self._outage(self._inbox.name, error)
-                except GeneratorExit:  # nobody performs our calls any more
+                except GeneratorExit:  # no runner performs our calls any more
                     raise
                 except BaseException:
                     if drain is not None:
@@ -70,7 +70,7 @@ class Worker(Loop):
                 elif is_idle:
                     yield from self._idle(listener)
                 else:
-                    self._go_on()
+                    self._reset_pause()
         finally:
             maintenance.stop()
             if listener is not None:
@@ -83,6 +83,6 @@ class Worker(Loop):
             return
         left = self._pause
         while left > 0 and not self.is_stopping:
-            if (yield from listener.wait(min(left, ATTENTION))):
+            if (yield from listener.wait(min(left, STOP_DELAY))):
                 return
-            left -= ATTENTION
+            left -= STOP_DELAY

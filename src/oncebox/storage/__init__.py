@@ -1,1 +1,1 @@
-"""Storage: the contract, the SQL of each database, the drivers, and the two runners."""
+"""Storage: the store contract, the SQL of each database, the drivers, and the runners of steps."""

@@ -1,4 +1,4 @@
-"""Records: what goes into a store, and what comes out of it. Values, without any SQL."""
+"""Records: the values that go into a store and come out of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClaimState:
 
 
 class PendingMessage(msgspec.Struct, frozen=True, gc=False):
-    """A pending message as it was read, and what is known of its runs."""
+    """A pending message as it was read, and the results of its earlier runs."""
 
     message: Message
     delivery: Delivery
@@ -57,33 +57,33 @@ class PendingMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def runs_separately(self) -> bool:
-        """Runs by itself: it failed before, or may kill its process. Its key may wait for it."""
+        """True if it runs in a batch of its own: it failed before, or may crash the process."""
         return self.isolated or self.attempts > 0
 
 
 class TakenBatch(msgspec.Struct, frozen=True):
-    """What a worker got to drain: rows of lanes that are locked until the transaction ends."""
+    """The messages that a worker took. Their lanes are locked until the transaction ends."""
 
     rows: Sequence[PendingMessage] = ()
     token: Any = None
     """Names the transaction; the guard compares it."""
     crashed: bool = False
-    """Somebody died over these lanes: the first of their messages are marked to run alone."""
+    """A worker crashed while it had locked these lanes: their first messages are now isolated."""
     again: bool = False
     """Nothing was taken, but something is ready now: commit, and take again."""
     is_slow: bool = False
-    """The search visited many rows that are deleted: see Floors."""
+    """The search visited many deleted rows: see Floors."""
 
 
 class Floors(msgspec.Struct, frozen=True):
     """Where take() begins to search, so that it does not visit rows deleted long ago."""
 
     lanes: Sequence[int] | None = None
-    """The floor of each lane: no ready row has a lower seq, but for rows that were ready before."""
+    """The floor of each lane: no fresh ready row has a lower seq."""
     due: datetime | None = None
-    """No retry is due before it."""
+    """No retry is due before this time."""
     server: datetime | None = None
-    """When the server started: floors of another one are void."""
+    """When the server started. Floors of another server are not valid."""
     drawn: int | None = None
     noted_at: datetime | None = None
     """The next floors, once no transaction below `xid` is in progress."""
@@ -94,33 +94,33 @@ NO_FLOORS = Floors()
 
 
 class Count(NamedTuple):
-    """What is counted: the messages of a key, within an epoch."""
+    """A sequence: the numbered messages of a key, within an epoch."""
 
     key: str
     epoch: str
 
 
 class Early(msgspec.Struct, frozen=True):
-    """A message that is kept until its number is due."""
+    """A message that waits until its sequence number is due."""
 
     arrival: Arrival
     seq: int | None
-    """None where only its number is kept: the message itself is quarantined."""
+    """None if only the number is occupied: the message itself is quarantined."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A step of a count."""
+    """A new state of a sequence."""
 
     count: Count
     next: int | None
     waits: bool
-    """Whether anybody waits for the next number."""
+    """True if messages wait for the next number."""
     admitted: Sequence[int] = ()
-    """The numbers to store now, in order."""
+    """The sequence numbers whose messages are stored now, in order."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """What the audit log records of an operator's action."""
+    """What the audit log records about an operator's action."""
 
     action: str
     by: str
@@ -128,19 +128,19 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """Who drains: a name that is its own for the time being, and what it takes at a time."""
+    """A worker: its name, its unique id, and how much it takes at a time."""
 
     name: str
     incarnation: str
     batch: int
     timeout: float
-    """Seconds after which the database ends a transaction that was left behind."""
+    """Seconds after which the database ends a transaction of a suspended worker."""
     heartbeat_timeout: float
-    """Seconds within which it says again that it is alive."""
+    """Seconds within which the worker sends its next heartbeat."""
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a claim says of a batch, in the order of its arrivals."""
+    """The result of claiming a batch, in the order of its arrivals."""
 
     answers: str
     seqs: Sequence[int | None]
@@ -149,27 +149,27 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An outcome to be written down."""
+    """An outcome to record."""
 
     outcome: Outcome
     seq: int | None = None
     blocks_key: bool = False
-    """A dead letter that holds its key."""
+    """A dead letter that blocks its key."""
     ready: bool = False
-    """Stored to run as soon as its turn comes, instead of waiting behind its key's head."""
+    """Stored to run as soon as possible, instead of waiting behind the first message of its key."""
     isolated: bool = False
-    """Stored to be run by itself."""
+    """Stored to run in isolation."""
     kept: bool = False
-    """Its pending row is written already."""
+    """Its pending row exists already."""
     ran: bool = False
-    """Its handler ran, and the run is worth a row: it failed, or its message had been stored."""
+    """Its handler ran, and the run is recorded: it failed, or its message had been stored."""
     duration: float | None = None
     stored: PendingMessage | None = None
-    """What the message was before, if it had been stored."""
+    """The pending message, if it had been stored before."""
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An attempt, as it is archived."""
+    """An attempt as it is archived."""
 
     number: int
     outcome: str
@@ -182,7 +182,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArchivedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message, as it is archived: one line."""
+    """A message as it is archived: one line of a file."""
 
     seq: int
     origin: str
@@ -192,9 +192,9 @@ class ArchivedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     received_at: datetime
     key: str | None = None
     payload: str | None = None
-    """The payload as text, where it is UTF-8."""
+    """The payload as text, if it is UTF-8."""
     payload_base64: bytes | None = None
-    """The payload where it is not."""
+    """The payload, if it is not UTF-8."""
     content_hash: bytes | None = None
     headers: str | None = None
     """JSON, as it was stored."""
@@ -206,7 +206,7 @@ class ArchivedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, payload: bytes | None, **fields: Any) -> Self:
-        """A record of a payload as it was stored."""
+        """Make a record from the stored payload."""
         if payload is None:
             return cls(**fields)
         try:
@@ -223,7 +223,7 @@ class ArchivedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArchivedRef(NamedTuple):
-    """A message that is in an archive, as far as needed to forget it."""
+    """What the store needs to purge an archived message."""
 
     origin: str
     id: str

@@ -1,4 +1,4 @@
-"""Stores: the SQL of each database, behind one contract."""
+"""Choose the store for a database."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from oncebox.storage.sqlite import SqliteStore
 
 
 def store_for(dialect: str, names: Names) -> Store:
-    """The store that speaks this dialect."""
+    """The store for a dialect."""
     return PostgresStore(names) if dialect == "postgres" else SqliteStore(names)

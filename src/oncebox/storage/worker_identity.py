@@ -1,4 +1,4 @@
-"""Names and unique ids of workers, and whether the process of a worker has ended."""
+"""Names and unique ids of workers. Also finds out whether the process of a worker has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def incarnation() -> str:
 
 
 def is_gone(name: str, incarnation: str) -> bool:
-    """Whether the process of a worker on this host has ended; False if that is unknown."""
+    """True if the process of a worker on this host has ended; False if that is unknown."""
     host, pid, _ = name.rsplit(":", 2)
     namespace, started, _ = incarnation.split(".")
     if host != _HOST or namespace != _namespace() or not pid.isdecimal():

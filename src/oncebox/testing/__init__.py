@@ -1,4 +1,4 @@
-"""Testing: deliver messages to an inbox in a test, on real SQL, and look at what became of them.
+"""Helpers for tests: deliver messages to an inbox on a real database, and check their outcomes.
 
 from oncebox.testing import deliver, event
 
@@ -30,7 +30,7 @@ def event(
     source: str = "test",
     **attributes: Any,
 ) -> Delivery:
-    """A CloudEvent as it would arrive, with a random id if none is given."""
+    """A CloudEvent as a delivery, with a random id if none is given."""
     envelope = {
         "specversion": "1.0",
         "id": id or str(uuid4()),
@@ -50,10 +50,10 @@ def deliver(
     batch: int = 100,
     seed: int | None = None,
 ) -> list[Outcome]:
-    """Process deliveries as a broker might bring them: in batches, repeated, reordered.
+    """Process deliveries as a broker might deliver them: in batches, repeated, reordered.
 
-    Every delivery comes `copies` times. With a seed they are mixed; deliveries of one broker key
-    keep the order of their first copies, as they do in a partition.
+    Every delivery comes `copies` times. With a seed they are mixed. The first copies of deliveries
+    with the same broker key stay in order, as in a partition.
     """
     outcomes: list[Outcome] = []
     for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
@@ -68,7 +68,7 @@ async def adeliver(
     batch: int = 100,
     seed: int | None = None,
 ) -> list[Outcome]:
-    """See deliver()."""
+    """Async version of deliver()."""
     outcomes: list[Outcome] = []
     for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
         outcomes += await inbox.aprocess(chunk)
@@ -78,12 +78,12 @@ async def adeliver(
 def disturbed(
     deliveries: Sequence[Delivery], *, copies: int = 1, seed: int | None = None
 ) -> list[Delivery]:
-    """Deliveries repeated and, with a seed, mixed; the same seed gives the same mix."""
+    """Repeat deliveries and, with a seed, mix them. The same seed returns the same order."""
     if seed is None:
         return [delivery for delivery in deliveries for _ in range(copies)]
     chance = random.Random(seed)
     mixed = list(_interleaved(deliveries, chance))
-    # A copy comes anywhere after the original: so does a broker that delivers again.
+    # A copy may come at any place after the original, as with a broker that redelivers.
     for delivery in deliveries:
         for _ in range(copies - 1):
             first = next(n for n, other in enumerate(mixed) if other is delivery)
@@ -92,9 +92,9 @@ def disturbed(
 
 
 def assert_kinds(outcomes: Sequence[Outcome], **expected: int) -> None:
-    """Assert how many outcomes there are of each kind: `assert_kinds(outcomes, done=2, dead=1)`."""
+    """Assert the number of outcomes of each kind: `assert_kinds(outcomes, done=2, dead=1)`."""
     unknown = expected.keys() - {kind.value for kind in Kind}
-    assert not unknown, f"no such kinds of outcome: {', '.join(sorted(unknown))}"
+    assert not unknown, f"unknown kinds of outcome: {', '.join(sorted(unknown))}"
     counts = Counter(outcome.kind.value for outcome in outcomes)
     found = {kind: count for kind, count in counts.items() if count}
     wanted = {kind: count for kind, count in expected.items() if count}

@@ -89,7 +89,9 @@ def test_nothing_is_purged_before_its_manifest_is_written(
             return super().create(name)
 
     monkeypatch.setattr(oncebox.operations.archive.location, "Directory", Ill)
-    with pytest.raises(ArchiveError, match=r"no room for manifests\); nothing of it was forgotten"):
+    with pytest.raises(
+        ArchiveError, match=r"no room for manifests\); no message of this file was purged"
+    ):
         harness.purge()
     assert message_ids(world) == ["a", "b", "new"]
     assert [path for path in place.rglob("*") if path.is_file()] == []

@@ -166,7 +166,7 @@ def test_files_are_chosen_by_time(world: World, harness: ArchiveHarness, place: 
     assert harness.restore(since=recent - timedelta(days=1)).messages == 1
     assert message_ids(world) == ["new", "recent"]
     assert harness.restore(until=recent).messages == 2
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFound, match="no file with messages"):
         harness.restore(since=recent + timedelta(days=1))
     with pytest.raises(ConfigurationError, match="time zone"):
         harness.restore(since=datetime(2026, 1, 1))
@@ -180,7 +180,7 @@ def test_without_an_archive_there_is_nothing_to_find(world: World, place: Path) 
     with pytest.raises(ConfigurationError, match="has no archive"):
         inbox.archives.find()
     assert inbox.archives.find(place=str(place)) == []
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFound, match="no file with messages"):
         inbox.archives.restore(place=str(place), why="to see")
 
 
@@ -191,7 +191,7 @@ def test_restored_messages_are_kept_for_some_time_and_then_purged(
     harness.restore()
     purged = harness.purge()
     assert (purged.watermark, purged.purged) == (None, 0)
-    assert "messages were restored, and are kept until" in purged.held_back_by[0]
+    assert "messages were restored and are kept until" in purged.held_back_by[0]
     assert message_ids(world) == [*old, "new"]
     world.execute(
         "UPDATE oncebox_consumer SET purge_paused_until = "

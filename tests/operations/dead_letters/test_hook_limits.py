@@ -30,7 +30,7 @@ def test_hooks_are_any_callable() -> None:
     "hook", ["", "print", "ftp://example.com", 7, b"log", ["log", 7], object()]
 )
 def test_an_ambiguous_statement_is_refused(hook: Any) -> None:
-    with pytest.raises(ConfigurationError, match="on_dead takes a function of a dead letter"):
+    with pytest.raises(ConfigurationError, match="on_dead takes a function with a dead letter"):
         Inbox("billing", "sqlite:///x.db", on_dead=hook)
 
 
@@ -38,5 +38,5 @@ def test_an_async_hook_is_refused_by_a_sync_drain(sqlite_url: str) -> None:
     inbox = Inbox("billing", sqlite_url, on_dead=tell_later)
     inbox.on("order")(lambda payload: None)
     inbox.migrate()
-    with inbox, pytest.raises(ConfigurationError, match="is async, and this inbox is not"):
+    with inbox, pytest.raises(ConfigurationError, match="is async, but this inbox is sync"):
         inbox.drain()

@@ -88,7 +88,7 @@ def test_a_failed_notification_is_repeated_later(
     harness.drain()
     assert told == ["1"], "not before its lease ends"
     assert untold(world) == 1
-    assert "a hook could not be told of dead letter 1 (ConnectionError)" in (caplog.text)
+    assert "a hook failed for dead letter 1 (ConnectionError)" in (caplog.text)
     told_again(world)
     harness.drain()
     assert told == ["1", "1"]

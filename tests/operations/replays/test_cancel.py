@@ -139,7 +139,7 @@ def test_a_replay_is_cancelled_while_workers_run_it(
     world: World, harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, fed: bool
 ) -> None:
     monkeypatch.setattr(replaying, "AT_ONCE", 1)
-    monkeypatch.setattr(replaying, "AMPLE", 2)
+    monkeypatch.setattr(replaying, "READY_LIMIT", 2)
     harness.past(*[order(str(n)) for n in range(5)])
     harness.start("first")
     harness.start("second")

@@ -50,7 +50,7 @@ def test_a_replay_stores_nothing_while_enough_is_stored(
     world: World, harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "AT_ONCE", 4)
-    monkeypatch.setattr(replaying, "AMPLE", 6)
+    monkeypatch.setattr(replaying, "READY_LIMIT", 6)
     harness.past(*[order(str(n)) for n in range(20)])
     harness.start()
     assert [harness.feed() for _ in range(4)] == [True, True, False, False]
@@ -68,7 +68,7 @@ def test_a_drain_continues_until_the_whole_replay_is_done(
 ) -> None:
     """Also where there was ample a moment ago."""
     monkeypatch.setattr(replaying, "AT_ONCE", 4)
-    monkeypatch.setattr(replaying, "AMPLE", 2)
+    monkeypatch.setattr(replaying, "READY_LIMIT", 2)
     monkeypatch.setattr(oncebox.operations.maintenance, "INTERVAL", 0.0)
     harness.past(*[order(str(n)) for n in range(20)])
     harness.start()
@@ -80,7 +80,7 @@ def test_a_replay_stores_nothing_while_many_messages_wait(
     world: World, harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "AT_ONCE", 2)
-    monkeypatch.setattr(replaying, "MOST", 4)
+    monkeypatch.setattr(replaying, "UNFINISHED_LIMIT", 4)
     harness.past(*[keyed(str(n), "k") for n in range(4)], *[order(f"x{n}") for n in range(8)])
     harness.bad["letter"] = Reject()
     harness.process(keyed("letter"))

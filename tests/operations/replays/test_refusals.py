@@ -55,7 +55,9 @@ def test_a_replay_has_a_name_a_reason_and_a_pace(world: World, harness: ReplayHa
                 more = EVERYTHING if act == "start" else {}
                 harness.replays(act, "again", *args, why=why, **more)
     for pace in (0, -1, True, "fast", float("nan"), float("inf"), 1e-300):
-        with pytest.raises(ConfigurationError, match="pace is a number of messages per second"):
+        with pytest.raises(
+            ConfigurationError, match="pace must be a number of messages per second"
+        ):
             harness.start(pace=pace, type="order")
     assert harness.replays("find") == []
     assert world.query("SELECT count(*) FROM oncebox_audit") == [(0,)]
@@ -85,19 +87,19 @@ def test_only_a_running_replay_can_be_changed(world: World, harness: ReplayHarne
         with pytest.raises(NotFound, match="there is no replay 'again' in this inbox"):
             harness.replays(act, "again", *args, **({"why": "x"} if act != "get" else {}))
     harness.start()
-    with pytest.raises(ConfigurationError, match="pace is a number"):
+    with pytest.raises(ConfigurationError, match="pace must be a number"):
         harness.replays("set_pace", "again", 0, why="x")
     harness.feed()
     harness.feed()
-    with pytest.raises(ConfigurationError, match="is stored, it cannot be changed"):
+    with pytest.raises(ConfigurationError, match="is stored and cannot be changed"):
         harness.replays("set_pace", "again", 1, why="x")
     harness.drain()
     for act, args in (("cancel", ()), ("set_pace", (1,))):
-        with pytest.raises(ConfigurationError, match="replay 'again' is over"):
+        with pytest.raises(ConfigurationError, match="replay 'again' has ended"):
             harness.replays(act, "again", *args, why="x")
     harness.start("second")
     harness.cancel("second")
-    with pytest.raises(ConfigurationError, match="replay 'second' is over"):
+    with pytest.raises(ConfigurationError, match="replay 'second' has ended"):
         harness.cancel("second")
 
 

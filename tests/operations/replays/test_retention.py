@@ -84,14 +84,14 @@ def test_nothing_is_purged_while_a_replay_begins(
     """The purge cannot see yet which messages the replay selects."""
     _grow_old(world, harness)
     store: Any = store_of(harness.inbox)
-    act_on = store._act_on
+    audit = store._audit
     forgotten: list[int] = []
 
     def slowly(*args: Any) -> Generator[Any, Any, Any]:
         forgotten.append(purge(world, ReplayHarness(world).inbox).purged)
-        return (yield from act_on(*args))
+        return (yield from audit(*args))
 
-    monkeypatch.setattr(store, "_act_on", slowly)
+    monkeypatch.setattr(store, "_audit", slowly)
     harness.start(ids=["old"])
     assert forgotten == [0]
     assert harness.drain() == {"done": 1}
@@ -163,14 +163,14 @@ def test_a_message_of_a_replay_is_not_purged_at_any_isolation_level(
     with _strict_pool(world) as pool:
         other = Inbox("billing", pool, retention=Retention())
         store: Any = store_of(other)
-        be_polite = store._be_polite
+        limit_lock_wait = store._limit_lock_wait
 
         def slowly(connection: Any) -> Iterator[Any]:
-            yield from be_polite(connection)
+            yield from limit_lock_wait(connection)
             if not world.query("SELECT 1 FROM oncebox_replay"):
                 harness.start(ids=["old"])
 
-        monkeypatch.setattr(store, "_be_polite", slowly)
+        monkeypatch.setattr(store, "_limit_lock_wait", slowly)
         assert other.purge.run().purged == 0
         other.close()
     assert harness.drain() == {"done": 1}

@@ -132,7 +132,7 @@ def test_a_gap_is_not_skipped_while_the_source_has_messages(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real source, its consumer and a drainer."""
-    monkeypatch.setattr(oncebox.operations.gaps, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(oncebox.operations.gaps, "CHECK_INTERVAL", 0.01)
     harness = SequenceHarness(world, gaps=Gaps(limit=timedelta(seconds=0.1)))
     lines = [step(n, partitionkey="k").body + b"\n" for n in (2, 1)]
     (tmp_path / "events").write_bytes(b"".join(lines))

@@ -131,7 +131,7 @@ def test_a_waiting_message_says_which_sequence_number_it_waits_for(
     (detail,) = harness.message("k5")
     assert detail.message.state == "awaiting_sequence"
     assert (detail.message.attempts, detail.message.processed_at) == (0, None)
-    assert detail.waits == "for number 2 of its key: its own is 5"
+    assert detail.waits == "for sequence number 2 of its key; its own is 5"
     status = harness.look("status")
     assert (status.awaiting_sequence, status.gaps, status.ready, status.blocked) == (3, 2, 0, 0)
     assert abs(datetime.now(UTC) - status.oldest_gap) < timedelta(hours=1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncebox import Delivery
-from oncebox.storage.sql.sequences import Sequencing
+from oncebox.storage.sql.sequences import SqlSequences
 from oncebox.storage.steps import run
 from support.sequences import SequenceHarness, age_gaps, make_keeper, step, steps
 from support.services import wait_until
@@ -20,7 +20,7 @@ from support.worlds import BOTH, World
 
 def limit_waiting_messages(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Limit how many waiting messages of a key are stored at once."""
-    monkeypatch.setattr(Sequencing, "at_once", limit)
+    monkeypatch.setattr(SqlSequences, "at_once", limit)
 
 
 @pytest.mark.only(BOTH)
@@ -151,7 +151,7 @@ def test_sequence_statements_planned_on_an_empty_table_do_not_scan_a_full_one(
         harness.process(*(step(n, key) for key in keys for n in (3, 2, 5)))
         harness.process(*(step(1, key) for key in keys))
         run(keeper.step())
-        keeper._look_at = 0
+        keeper._next_check_at = 0
 
     keeper = make_keeper(harness, hurry=True)
     world.execute(f"ALTER TABLE oncebox_{table} SET (autovacuum_enabled = off)")

@@ -85,7 +85,7 @@ def test_workers_sign_on_and_off(harness: StoreHarness) -> None:
 
 def test_a_crash_is_recorded_in_advance_and_its_key_waits(harness: StoreHarness) -> None:
     row = store_messages(harness)
-    token = harness.call("postpone", "c", row, delay=60, died=True, error="died")
+    token = harness.call("postpone", "c", row, delay=60, crashed=True, error="died")
     assert state(harness, "1") == (0, 1, "died")
     waiting = {"1": "retrying", "2": "blocked", "3": "blocked", "4": "ready"}
     assert harness.pending() == waiting
@@ -110,7 +110,7 @@ def test_a_postponed_message_has_no_crash(harness: StoreHarness) -> None:
 
 def test_a_crash_that_did_not_happen_is_undone(harness: StoreHarness) -> None:
     row = store_messages(harness)
-    token = harness.call("postpone", "c", row, delay=3600, died=True, error="died")
+    token = harness.call("postpone", "c", row, delay=3600, crashed=True, error="died")
     harness.call("undo_crash", row, token, counted=True, delay=0, error="slow")
     assert state(harness, "1") == (1, 0, "slow")
     harness.take()
@@ -122,7 +122,7 @@ def test_a_recorded_crash_is_undone_even_if_another_worker_has_the_message(
     harness: StoreHarness,
 ) -> None:
     row = store_messages(harness)
-    token = harness.call("postpone", "c", row, delay=3600, died=True, error="died")
+    token = harness.call("postpone", "c", row, delay=3600, crashed=True, error="died")
     harness.call("undo_crash", row, token - 1, counted=False, delay=0, error=None)
     assert state(harness, "1") == (0, 0, "died")
     assert harness.pending()["1"] == "retrying", "its time is that of the one who has it now"
@@ -144,7 +144,7 @@ def test_messages_of_a_crashed_worker_are_isolated_unless_another_worker_has_the
 def test_recent_crashes_are_counted(harness: StoreHarness) -> None:
     row = store_messages(harness)
     assert harness.call("count_crashes", "c") == 0
-    harness.call("postpone", "c", row, delay=60, died=True)
+    harness.call("postpone", "c", row, delay=60, crashed=True)
     assert harness.call("count_crashes", "c") == 1
     crashed = PendingMessage(row.message, row.delivery, row.lane, 99, crashes=3)
     harness.record(entry(Kind.dead, "crashed", 99, reason=Reason.crashed, stored=crashed))

@@ -111,7 +111,7 @@ def test_dead_letters_of_a_key_with_an_isolated_message_are_not_locked(
     record_dead_letters(harness)
     harness.record(entry(Kind.stored, "0", -1, key="k", ready=True, isolated=True))
     row = harness.stored("0")
-    token = harness.call("postpone", "c", row, delay=60, died=True)
+    token = harness.call("postpone", "c", row, delay=60, crashed=True)
     with harness.transaction() as work:
         assert run(harness.store.take_isolated(work, row, token, 60)) is not None
         locked = harness.call("lock_dead_letters", "c", harness.letters())
@@ -134,7 +134,7 @@ def test_dead_letters_are_found_in_pages(harness: StoreHarness) -> None:
 
 def test_a_dead_letter_is_leased_until_its_hooks_were_notified(harness: StoreHarness) -> None:
     dead = [entry(Kind.dead, str(n), n, reason=Reason.rejected) for n in range(3)]
-    harness.record(*dead, tell=True)
+    harness.record(*dead, has_hooks=True)
     harness.record(entry(Kind.dead, "quiet", 9, reason=Reason.rejected))
     leased = harness.call("lease_unnotified", "c", limit=2, lease=60)
     rest = harness.call("lease_unnotified", "c", limit=2, lease=0)

@@ -267,7 +267,7 @@ def test_blocking_or_releasing_a_key_locks_it(
 def test_postponing_a_message_locks_its_key(harness: StoreHarness) -> None:
     row = store_messages(harness)
     with blocking_transaction(harness) as (work, answers):
-        run(harness.store.postpone(work, "c", row, delay=60, died=True))
+        run(harness.store.postpone(work, "c", row, delay=60, crashed=True))
     assert answers == ["w"]
 
 

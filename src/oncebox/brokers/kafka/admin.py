@@ -26,7 +26,7 @@ from oncebox.brokers.kafka.start_offset import Facts, Signature, longest_retenti
 logger = logging.getLogger("oncebox")
 
 TIMEOUT = 5.0
-"""Seconds that brokers have for an answer."""
+"""Seconds that brokers have to respond."""
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The topic id that a broker without topic ids reports."""
@@ -83,11 +83,11 @@ class Cluster:
         self._client: AdminClient | None = None
 
     def reset(self) -> None:
-        """Use a new client from now on: an old one may keep asking a stopped broker."""
+        """Use a new client from now on. The old one may send requests to a stopped broker."""
         self._client = None
 
     def facts(self, consumer: Consumer, partitions: Sequence[Partition]) -> list[Facts]:
-        """Return what the brokers know of partitions before they are read."""
+        """Return what the brokers report about partitions before they are read."""
         at = _topic_partitions(partitions)
         committed = consumer.committed(at, timeout=TIMEOUT)
         for known in committed:
@@ -102,7 +102,7 @@ class Cluster:
         ]
 
     def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return the ids of topics that brokers report now; a probe asks again later."""
+        """Return the current ids of topics; a probe requests them again later."""
         try:
             return topic_ids(self._describe(topics))
         except KafkaException:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 MAX_MESSAGES = 2_000
-"""Messages that are buffered, at most."""
+"""The most messages that are buffered."""
 
 MAX_BYTES = 16_000_000
 """Bytes of messages that are buffered; the last message may exceed it."""
@@ -53,7 +53,7 @@ class Assignment:
             self._changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a condition holds, or the source closes; returns whether it holds."""
+        """Wait until a condition holds, or the source closes. Returns True if it holds."""
         with self._changed:
             self._changed.wait_for(lambda: condition() or self.is_closing, seconds)
             return condition()
@@ -68,7 +68,7 @@ class Assignment:
             self._changed.notify_all()
 
     def revoke(self, names: list[str]) -> list[Partition]:
-        """Drop buffered messages of partitions, and ask the reader to release them."""
+        """Drop the buffered messages of partitions, and let the reader release them."""
         with self._changed:
             revoked = [self._partitions[name] for name in names if name in self._partitions]
             for partition in revoked:
@@ -115,7 +115,7 @@ class Assignment:
             return max(1, min(MAX_MESSAGES - self._messages, by_size))
 
     def reached_end(self, partition: Partition, offset: int) -> None:
-        """Note that all messages before this offset were fetched."""
+        """Record that all messages before this offset were fetched."""
         with self._changed:
             partition.end = offset
 
@@ -201,7 +201,7 @@ class Assignment:
             return partition, messages
 
     def ack(self, name: str, offset: int) -> None:
-        """Note that all messages of a partition before an offset are processed."""
+        """Record that all messages of a partition before an offset are processed."""
         with self._changed:
             self._in_flight = None
             partition = self._partitions.get(name)
@@ -213,7 +213,7 @@ class Assignment:
                 partition.acked = offset
 
     def release(self, name: str) -> bool:
-        """Stop reading a partition; returns whether it was still assigned."""
+        """Stop reading a partition. Returns True if it was still assigned."""
         with self._changed:
             partition = self._partitions.get(name)
             if partition is None or partition.position is None:

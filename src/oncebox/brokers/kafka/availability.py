@@ -11,7 +11,7 @@ from oncebox.brokers.kafka.partition import Partition
 class Availability:
     """When brokers last answered, and what they refuse.
 
-    Two threads use it: the poller records, the reader asks for the trouble.
+    Two threads use it: the poller records answers and errors, the reader calls trouble().
     """
 
     def __init__(self, timeout: float) -> None:
@@ -34,7 +34,7 @@ class Availability:
         self._refusal = error
 
     def admitted(self) -> bool:
-        """Record that a broker assigned partitions; returns whether it denied access before."""
+        """Record that a broker assigned partitions. Returns True if it denied access before."""
         was_refused, self._refusal = self._refusal is not None, None
         return was_refused
 

@@ -1,4 +1,4 @@
-"""Errors of librdkafka: their classes, and the facts in their texts."""
+"""Classes of librdkafka's errors, and the values that their texts contain."""
 
 from __future__ import annotations
 

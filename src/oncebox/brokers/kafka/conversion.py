@@ -30,22 +30,22 @@ _headers_of = methodcaller("headers")
 def delivery(partition: Partition, message: Message) -> Delivery:
     """Convert a record to a delivery; if that fails, to one with a defect for the quarantine."""
     try:
-        return _made(partition, message, _headers(message), _timestamp(message))
+        return _delivery(partition, message, _headers(message), _timestamp(message))
     except (SystemError, UnicodeError):
-        return _made(
+        return _delivery(
             partition, message, defect="the name of a header is not UTF-8; no header was read"
         )
     except Exception as error:
         defect = f"the record cannot be converted: {type(error).__name__}"
-        return _made(partition, message, defect=defect)
+        return _delivery(partition, message, defect=defect)
 
 
 def crashing(partition: Partition, message: Message) -> Delivery:
     """Convert a record that crashed the process: only the fields that are safe to read."""
-    return _made(partition, message, defect=CRASHING)
+    return _delivery(partition, message, defect=CRASHING)
 
 
-def _made(
+def _delivery(
     partition: Partition,
     message: Message,
     headers: RawHeaders = NO_HEADERS,

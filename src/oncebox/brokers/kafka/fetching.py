@@ -23,7 +23,7 @@ class Fetching:
         self._session = session
         self._assignment = session.assignment
         self.is_paused: bool | None = None
-        """Whether the partitions are paused; None if only some of them may be."""
+        """True if the partitions are paused; None if only some of them may be."""
 
     def assign(self, partitions: list[Partition]) -> None:
         """Fetch newly assigned partitions; pause those that cannot be read at present."""

@@ -1,4 +1,4 @@
-"""Periodic checks of the cluster: do brokers answer, ends of partitions, topics created again."""
+"""Periodic checks of the cluster: whether brokers answer, partition ends, recreated topics."""
 
 from __future__ import annotations
 

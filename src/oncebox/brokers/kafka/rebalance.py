@@ -64,7 +64,7 @@ class Rebalance:
             self._session.rejoin.request()
 
     def _find_facts(self, client: Consumer, partitions: list[Partition]) -> bool:
-        """Ask the brokers about partitions until they answer; False after the timeout."""
+        """Query the brokers about partitions until they answer. Returns False after the timeout."""
         deadline = time.monotonic() + self._timeout
         while not self._assignment.is_closing and time.monotonic() < deadline:
             try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 INITIAL_PAUSE = 0.5
-"""Seconds; twice as many between the first two rejoins."""
+"""Half of the first pause between two rejoins, in seconds. Each pause is twice the last one."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds between two rejoins, at most."""
+"""The longest pause between two rejoins, in seconds."""
 
 
 class Rejoin:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from oncebox.cli.commands import FAILURE
 from oncebox.cli.demo.books import books_at
-from oncebox.cli.demo.play import Play, Scene
+from oncebox.cli.demo.simulation import Simulation, Snapshot
 from oncebox.cli.output import console
 from oncebox.errors import ConfigurationError
 
@@ -49,7 +49,7 @@ def demo(database: str | None, seconds: float, seed: int, keep: bool) -> None:
         url = database or f"sqlite:///{folder}"
         ours, theirs = books_at(url, "oncebox"), books_at(url, "naive")
         try:
-            last = _watch(Play(folder, ours, theirs, seconds=seconds, seed=seed), seconds)
+            last = _watch(Simulation(folder, ours, theirs, seconds=seconds, seed=seed), seconds)
             balanced = _print_result(last)
             _how_to_check(ours.url if keep else None, folder, database)
         finally:
@@ -71,57 +71,58 @@ def _folder(keep: bool) -> Iterator[Path]:
             yield Path(name)
 
 
-def _watch(play: Play, seconds: float) -> Scene:
-    """Run the demo and show it; returns the last scene."""
-    return _watch_live(play, seconds) if console.is_terminal else _watch_plainly(play)
+def _watch(simulation: Simulation, seconds: float) -> Snapshot:
+    """Run the demo and show it. Returns the last snapshot."""
+    return _watch_live(simulation, seconds) if console.is_terminal else _watch_plainly(simulation)
 
 
-def _watch_live(play: Play, seconds: float) -> Scene:
+def _watch_live(simulation: Simulation, seconds: float) -> Snapshot:
     with Live(console=console, auto_refresh=False) as live:
-        for scene in play.run():
-            live.update(_picture(scene, seconds), refresh=True)
-    return scene
+        for snapshot in simulation.run():
+            live.update(_render(snapshot, seconds), refresh=True)
+    return snapshot
 
 
-def _watch_plainly(play: Play) -> Scene:
+def _watch_plainly(simulation: Simulation) -> Snapshot:
     shown = -LINE_EVERY
-    act = ""
-    for scene in play.run():
-        if scene.seconds - shown >= LINE_EVERY or scene.act != act:
-            shown, act = scene.seconds, scene.act
+    phase = ""
+    for snapshot in simulation.run():
+        if snapshot.seconds - shown >= LINE_EVERY or snapshot.phase != phase:
+            shown, phase = snapshot.seconds, snapshot.phase
             click.echo(
-                f"{scene.seconds:5.1f} s  {scene.act}: {scene.truth.deliveries:,} deliveries, "
-                f"{scene.booked[0]:,} payments booked, {scene.absorbed:,} duplicates absorbed, "
-                f"{scene.kills} workers killed"
+                f"{snapshot.seconds:5.1f} s  {snapshot.phase}: "
+                f"{snapshot.expected.deliveries:,} deliveries, "
+                f"{snapshot.booked[0]:,} payments booked, "
+                f"{snapshot.absorbed:,} duplicates absorbed, {snapshot.kills} workers killed"
             )
-    return scene
+    return snapshot
 
 
-def _picture(scene: Scene, seconds: float) -> Group:
-    head = Text(f"{scene.act}  ", style="bold")
-    bar = ProgressBar(total=seconds, completed=scene.seconds, width=40)
-    return Group(head, bar, Text(), _table(scene))
+def _render(snapshot: Snapshot, seconds: float) -> Group:
+    head = Text(f"{snapshot.phase}  ", style="bold")
+    bar = ProgressBar(total=seconds, completed=snapshot.seconds, width=40)
+    return Group(head, bar, Text(), _table(snapshot))
 
 
-def _table(scene: Scene) -> Table:
+def _table(snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "truth", "naive", "oncebox"):
+    for title in ("", "expected", "naive", "oncebox"):
         table.add_column(title, justify="left" if not title else "right")
-    truth = scene.truth
+    expected = snapshot.expected
     rows = (
-        ("payments booked", truth.payments, scene.naive[0], scene.booked[0]),
-        ("sum of accounts", truth.cents, scene.naive[1], scene.booked[1]),
+        ("payments booked", expected.payments, snapshot.naive[0], snapshot.booked[0]),
+        ("sum of accounts", expected.cents, snapshot.naive[1], snapshot.booked[1]),
     )
     for name, true, naive, ours in rows:
         table.add_row(
-            name, _money(true, name), _against(naive, true, name), _against(ours, true, name)
+            name, _money(true, name), _compared(naive, true, name), _compared(ours, true, name)
         )
     table.add_section()
-    repeated = f"{truth.repeated:,} + {truth.doubled:,} double clicks"
-    table.add_row("deliveries", f"{truth.deliveries:,}", "", "")
-    table.add_row("repeated deliveries", repeated, "", f"{scene.absorbed:,} absorbed")
-    table.add_row("workers killed", "", f"{scene.naive_kills}", f"{scene.kills}")
-    table.add_row("dead letters", "", "lost", f"{scene.dead} ({scene.rescued} retried)")
+    repeated = f"{expected.repeated:,} + {expected.doubled:,} double clicks"
+    table.add_row("deliveries", f"{expected.deliveries:,}", "", "")
+    table.add_row("repeated deliveries", repeated, "", f"{snapshot.absorbed:,} absorbed")
+    table.add_row("workers killed", "", f"{snapshot.naive_kills}", f"{snapshot.kills}")
+    table.add_row("dead letters", "", "lost", f"{snapshot.dead} ({snapshot.retried} retried)")
     return table
 
 
@@ -129,7 +130,7 @@ def _money(value: int, name: str) -> str:
     return f"{value / 100:,.2f}" if name.startswith("sum") else f"{value:,}"
 
 
-def _against(value: int, true: int, name: str) -> Text:
+def _compared(value: int, true: int, name: str) -> Text:
     difference = value - true
     text = _money(value, name)
     if difference:
@@ -139,16 +140,16 @@ def _against(value: int, true: int, name: str) -> Text:
     return Text(text, "green")
 
 
-def _print_result(last: Scene) -> bool:
-    """Print the books; returns whether those of oncebox balance."""
-    balanced = last.booked == (last.truth.payments, last.truth.cents)
+def _print_result(last: Snapshot) -> bool:
+    """Print the books. Returns True if those of oncebox balance."""
+    balanced = last.booked == (last.expected.payments, last.expected.cents)
     if not console.is_terminal:
         console.print(_table(last))
     console.print()
     if balanced:
         console.print(
             f"The books of oncebox balance: {last.kills} workers killed, "
-            f"{last.absorbed:,} duplicates absorbed, {last.rescued} dead letter retried.",
+            f"{last.absorbed:,} duplicates absorbed, {last.retried} dead letter retried.",
             style="bold green",
         )
     else:

@@ -1,4 +1,4 @@
-"""The payments of the demo, as a broker delivers them, and the expected books."""
+"""The payments of the demo, in the order a broker delivers them, and the expected books."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLOSED = "account-99"
 """An account that does not exist at first: a payment to it cannot be booked."""
 
 
-class Truth(msgspec.Struct):
+class Expected(msgspec.Struct):
     """The expected content of the books."""
 
     payments: int = 0
@@ -29,7 +29,7 @@ class Stream:
     """Endless deliveries: one in five is a redelivery, one in fifty a double click."""
 
     def __init__(self, seed: int) -> None:
-        self.truth = Truth()
+        self.expected = Expected()
         self._chance = random.Random(seed)
         self._recent: deque[bytes] = deque(maxlen=200)
         self._number = 0
@@ -39,30 +39,30 @@ class Stream:
         for _ in range(count):
             yield self._next()
 
-    def poison(self) -> bytes:
+    def failing_payment(self) -> bytes:
         """A payment that cannot be booked before its account exists."""
         self._number += 1
-        self.truth.deliveries += 1
-        self.truth.payments += 1
-        self.truth.cents += 4200
-        return _line("evt-poison", f"order-{self._number}", CLOSED, 4200)
+        self.expected.deliveries += 1
+        self.expected.payments += 1
+        self.expected.cents += 4200
+        return _line("evt-failing", f"order-{self._number}", CLOSED, 4200)
 
     def _next(self) -> bytes:
-        self.truth.deliveries += 1
+        self.expected.deliveries += 1
         chance = self._chance.random()
         if self._recent and chance < 0.20:
-            self.truth.repeated += 1
+            self.expected.repeated += 1
             return self._chance.choice(self._recent)
         if self._recent and chance < 0.22:
-            self.truth.doubled += 1
+            self.expected.doubled += 1
             return self._double_click()
         return self._payment()
 
     def _payment(self) -> bytes:
         self._number += 1
         cents = self._chance.randint(100, 10_000)
-        self.truth.payments += 1
-        self.truth.cents += cents
+        self.expected.payments += 1
+        self.expected.cents += cents
         account = self._chance.choice(ACCOUNTS)
         line = _line(f"evt-{self._number}", f"order-{self._number}", account, cents)
         self._recent.append(line)

@@ -1,1 +1,1 @@
-"""Django app: `manage.py migrate` makes the tables. INSTALLED_APPS: "oncebox.contrib.django"."""
+"""The Django app "oncebox.contrib.django": `manage.py migrate` creates the tables of oncebox."""

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class OnceboxConfig(AppConfig):
-    """The oncebox tables as Django migrations."""
+    """The Django app that creates the tables of oncebox."""
 
     name = "oncebox.contrib.django"
     label = "oncebox"

@@ -34,17 +34,17 @@ class ApplyMigration(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        if not self._is_wanted(app_label, schema_editor):
+        if not self._is_allowed(app_label, schema_editor):
             return
         names = _names()
         dialect = DIALECTS[schema_editor.connection.vendor]
         step = self._step(dialect, names)
-        if self._is_there(schema_editor, dialect, names):
-            return  # inbox.migrate() made the tables
+        if self._is_applied(schema_editor, dialect, names):
+            return  # inbox.migrate() has created the tables
         for sql in executed([step], statements(dialect, names)):
             schema_editor.execute(sql, params=None)
 
-    def _is_there(self, schema_editor: Any, dialect: str, names: Names) -> bool:
+    def _is_applied(self, schema_editor: Any, dialect: str, names: Names) -> bool:
         if schema_editor.collect_sql:
             return False
         found = run(store_for(dialect, names).version(DjangoWork(schema_editor.connection)))
@@ -53,7 +53,7 @@ class ApplyMigration(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
     ) -> None:
-        if not self._is_wanted(app_label, schema_editor):
+        if not self._is_allowed(app_label, schema_editor):
             return
         names = _names()
         dialect = DIALECTS[schema_editor.connection.vendor]
@@ -67,12 +67,12 @@ class ApplyMigration(Operation):
             schema_editor.execute(f"DROP TABLE {names.quoted('schema_version')}", params=None)
 
     def describe(self) -> str:
-        return f"Bring the oncebox tables to version {self.version}"
+        return f"Migrate the oncebox tables to version {self.version}"
 
     def _step(self, dialect: str, names: Names) -> Migration:
         return next(m for m in migrations(dialect, names) if m.version == self.version)
 
-    def _is_wanted(self, app_label: str, schema_editor: Any) -> bool:
+    def _is_allowed(self, app_label: str, schema_editor: Any) -> bool:
         from django.db import router
 
         allowed: bool = router.allow_migrate(schema_editor.connection.alias, app_label)

@@ -128,7 +128,7 @@ class Identity:
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether messages have sequence numbers."""
+        """True if messages have sequence numbers."""
         return self._sequence is not None
 
     def _message(

@@ -1,8 +1,8 @@
-"""Archive: messages that are to be forgotten, as files. Compressed JSON lines, each file with a
-manifest beside it that says what is in it: a file without one was never finished, and counts for
-nothing.
+"""The format of archives: files of messages that are to be purged.
 
-A file is read back and compared before its manifest is written; only then is anything forgotten.
+A file has compressed JSON lines and a manifest beside it. A file without a manifest is incomplete
+and is ignored. Each file is read back and compared before its manifest is written; only then are
+its messages purged.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ LEVEL = 5
 BLOCK = 1 << 20
 
 LONGEST = 150
-"""Characters of a consumer in the name of its folder."""
+"""The most characters of a consumer's name in the name of its folder."""
 
 MESSAGES = 50_000
 BYTES = 256 << 20
-"""Messages of a file, and their bytes before they are compressed, about."""
+"""A file ends after about this many messages, or bytes before compression."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is in a file."""
+    """The contents of a file."""
 
     format: int
     consumer: str
     file: str
-    """Its name, as the archive knows it."""
+    """Its name in the archive."""
     count: int
     size: int
     sha256: str
-    """Of the file as it is."""
+    """The checksum of the compressed file."""
     first_received_at: datetime
     last_received_at: datetime
     last_seq: int
@@ -56,13 +56,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class _Format(msgspec.Struct):
-    """What every manifest has."""
+    """The field that every version of the manifest has."""
 
     format: int
 
 
 class Writer:
-    """Writes one file; nobody else writes it, and none of that name was there before."""
+    """Writes one file, with a new unique name."""
 
     def __init__(self, folder: Folder, consumer: str, first: datetime) -> None:
         self._folder = folder
@@ -73,12 +73,12 @@ class Writer:
         self.count = 0
         self._size = 0
         day = f"{first.astimezone(UTC):%Y-%m-%d}"
-        self._stem = f"{_named(consumer)}/{day}/{first.astimezone(UTC):%H%M%S}-{uuid4().hex}"
+        self._stem = f"{_folder_name(consumer)}/{day}/{first.astimezone(UTC):%H%M%S}-{uuid4().hex}"
         self._file = folder.create(self._stem + LINES)
         self._zip = gzip.GzipFile(fileobj=self._file, mode="wb", compresslevel=LEVEL, mtime=0)
 
     def add(self, records: Sequence[ArchivedMessage]) -> None:
-        """Write some messages."""
+        """Add messages to the file."""
         lines = msgspec.json.Encoder().encode_lines(records)
         self._zip.write(lines)
         self._sum.update(lines)
@@ -91,7 +91,7 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next message should go into another file."""
+        """True if the next message should go into another file."""
         return self.count >= MESSAGES or self._size >= BYTES
 
     def finish(self) -> Manifest:
@@ -117,12 +117,12 @@ class Writer:
         self._file.write(msgspec.json.format(msgspec.json.encode(manifest)))
         self._folder.finish(self._file, wanted)
         if read_manifest(self._folder, wanted) != manifest:
-            raise ArchiveError(f"{wanted} does not read as it was written")
-        check(self._folder, manifest)  # nobody has taken the file for a leftover meanwhile
+            raise ArchiveError(f"{wanted} differs from what was written")
+        check(self._folder, manifest)  # an operator may have deleted it as an incomplete file
         return manifest
 
     def _read_back(self, name: str) -> tuple[int, str]:
-        """The size and checksum of the file; raises unless it says what was written."""
+        """The size and checksum of the file. Raises ArchiveError if its content has changed."""
         with self._folder.open(name) as file:
             raw = _Summed(file)
             sum_, lines = sha256(), 0
@@ -131,11 +131,11 @@ class Writer:
                     sum_.update(block)
                     lines += block.count(b"\n")
         if sum_.digest() != self._sum.digest() or lines != self.count:
-            raise ArchiveError(f"{name} does not read as it was written")
+            raise ArchiveError(f"{name} differs from what was written")
         return raw.size, raw.sum.hexdigest()
 
     def give_up(self) -> None:
-        """Leave nothing behind. The manifest goes first: a file without one counts for nothing."""
+        """Remove the file. The manifest goes first: a file without a manifest is ignored."""
         for close in (self._zip.close, self._file.close):
             with suppress(Exception):
                 close()
@@ -145,7 +145,7 @@ class Writer:
 
 
 class _Summed:
-    """A file that is read, and what was read of it so far."""
+    """A file that counts and hashes the bytes that are read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -166,20 +166,20 @@ def manifests(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> list[Manifest]:
-    """What is archived of a consumer, oldest first; only files with messages of some time."""
+    """The manifests of a consumer with messages of a time span, oldest first."""
     found = [read_manifest(folder, name) for name in manifest_names(folder, consumer)]
     return within(found, since, until)
 
 
 def manifest_names(folder: Folder, consumer: str) -> list[str]:
     """The names of all manifests of a consumer."""
-    return [name for name in folder.names(_named(consumer)) if name.endswith(MANIFEST)]
+    return [name for name in folder.names(_folder_name(consumer)) if name.endswith(MANIFEST)]
 
 
 def within(
     found: Sequence[Manifest], since: datetime | None, until: datetime | None
 ) -> list[Manifest]:
-    """The files with messages of some time, oldest first."""
+    """The manifests with messages of a time span, oldest first."""
     wanted = [
         manifest
         for manifest in found
@@ -190,19 +190,21 @@ def within(
 
 
 def unfinished(folder: Folder, consumer: str) -> list[str]:
-    """Files without a manifest: their writers died, or are still at it."""
-    names = folder.names(_named(consumer))
-    sealed = {name.removesuffix(MANIFEST) for name in names if name.endswith(MANIFEST)}
+    """Incomplete files, without a manifest: their writer crashed or is still writing."""
+    names = folder.names(_folder_name(consumer))
+    finished = {name.removesuffix(MANIFEST) for name in names if name.endswith(MANIFEST)}
     files = (name for name in names if not name.endswith(MANIFEST))
-    return [name for name in files if name.removesuffix(".part").removesuffix(LINES) not in sealed]
+    return [
+        name for name in files if name.removesuffix(".part").removesuffix(LINES) not in finished
+    ]
 
 
 def read_manifest(folder: Folder, name: str) -> Manifest:
-    """A manifest. Raises ArchiveError where it is damaged, or newer than this code."""
+    """Read a manifest. Raises ArchiveError if it is damaged, or newer than this code."""
     with folder.open(name) as file:
         text = file.read()
     try:
-        # The format comes first: of a newer one, nothing else is known.
+        # Check the format first: a newer one may have other fields.
         format = msgspec.json.decode(text, type=_Format).format
         if format > FORMAT:
             raise ArchiveError(f"{name} has format {format}: upgrade oncebox to read it")
@@ -212,7 +214,7 @@ def read_manifest(folder: Folder, name: str) -> Manifest:
 
 
 def check(folder: Folder, manifest: Manifest) -> None:
-    """Raise ArchiveError unless a file is what its manifest says."""
+    """Raise ArchiveError unless a file has the checksum of its manifest."""
     sum_, size = sha256(), 0
     try:
         with folder.open(manifest.file) as file:
@@ -220,16 +222,16 @@ def check(folder: Folder, manifest: Manifest) -> None:
                 sum_.update(block)
                 size += len(block)
     except FileNotFoundError as error:
-        raise ArchiveError(f"{manifest.file} is missing, and its manifest is there") from error
+        raise ArchiveError(f"{manifest.file} is missing, but its manifest exists") from error
     if sum_.hexdigest() != manifest.sha256:
         raise ArchiveError(
-            f"{manifest.file} is damaged: it has {size:,} bytes and another checksum than the "
-            f"{manifest.size:,} that were written"
+            f"{manifest.file} is damaged: its checksum does not match its manifest (it has "
+            f"{size:,} bytes, {manifest.size:,} were written)"
         )
 
 
 def records(folder: Folder, manifest: Manifest, *, at_once: int) -> Iterator[list[ArchivedMessage]]:
-    """The messages of a file, some at a time. Call check() first."""
+    """The messages of a file, `at_once` at a time. Call check() first."""
     decoder = msgspec.json.Decoder(ArchivedMessage)
     batch: list[ArchivedMessage] = []
     with folder.open(manifest.file) as file, gzip.GzipFile(fileobj=file, mode="rb") as lines:
@@ -243,17 +245,17 @@ def records(folder: Folder, manifest: Manifest, *, at_once: int) -> Iterator[lis
 
 
 def reading(work: Callable[[], T]) -> T:
-    """Read of an archive. Raises ArchiveError where that cannot be done."""
+    """Call `work`, which reads an archive. Raises ArchiveError if that fails."""
     try:
         return work()
     except ArchiveError:
         raise
-    except Exception as error:  # file systems of fsspec raise what their libraries raise
-        told = f"{type(error).__name__}: {error}"
-        raise ArchiveError(f"the archive cannot be read ({told})") from error
+    except Exception as error:  # fsspec raises the errors of many libraries
+        text = f"{type(error).__name__}: {error}"
+        raise ArchiveError(f"the archive cannot be read ({text})") from error
 
 
-def _named(consumer: str) -> str:
-    """A consumer as the name of a folder, which no file system finds too long."""
+def _folder_name(consumer: str) -> str:
+    """The folder name of a consumer, short enough for every file system."""
     name = quote(consumer, safe="").replace(".", "%2E")
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{sha256(name.encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Folder: where files are kept: a directory of this machine, or whatever fsspec knows."""
+"""Where archives are: a local directory, or a URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from oncebox.errors import ConfigurationError, MissingExtra
 
 
 class Folder(Protocol):
-    """Where files are kept, by names with slashes."""
+    """A place for files, which have names with slashes."""
 
     def create(self, name: str) -> BinaryIO:
-        """A new file to write; it must not be there yet."""
+        """Create a file for writing. It must not exist yet."""
         ...
 
     def finish(self, file: BinaryIO, name: str) -> None:
-        """Close a file that is complete: from now on it is there, whatever happens."""
+        """Close a complete file. From now on it survives a crash."""
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read."""
+        """Open a file for reading."""
         ...
 
     def names(self, within: str) -> list[str]:
-        """The names of all files that begin like this, sorted."""
+        """The names of all files that begin with `within`, sorted."""
         ...
 
     def remove(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Folder(Protocol):
 
 
 def folder_of(place: str | Path) -> Folder:
-    """A local directory, or wherever an fsspec URL points to."""
+    """The folder for a local path or an fsspec URL."""
     text = os.fspath(place)
     if "://" not in text:
         return Directory(Path(text))
@@ -46,7 +46,7 @@ def folder_of(place: str | Path) -> Folder:
 
 
 class Directory:
-    """A folder of this machine."""
+    """A local directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -89,7 +89,7 @@ def _sync_folder(path: Path) -> None:
 
 
 class Remote:
-    """Whatever fsspec knows. A file there is there once it is closed."""
+    """A folder behind fsspec. A file exists there once it is closed."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -100,7 +100,7 @@ class Remote:
             self._system, root = url_to_fs(url)
         except (ImportError, ValueError) as error:
             scheme = url.partition("://")[0]
-            raise ConfigurationError(f"an archive at {scheme}:// cannot be had: {error}") from error
+            raise ConfigurationError(f"cannot use an archive at {scheme}://: {error}") from error
         self._root = root.rstrip("/")
 
     def create(self, name: str) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""Archives: what was archived, whether it is sound, and back into the database."""
+"""Archives: list and check archived messages, and restore them into the database."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ from oncebox.storage.drivers.transactions import run_transaction
 from oncebox.storage.steps import Call, Steps
 
 AT_ONCE = 500
-"""Messages that are restored in one transaction."""
+"""Messages restored in one transaction."""
 
 A_DAY = timedelta(days=1)
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """Whether an archive is sound."""
+    """The result of checking an archive."""
 
     files: int
     messages: int
     damaged: Sequence[str]
-    """What is wrong, a sentence each."""
+    """What is wrong, one sentence per damaged file."""
     unfinished: Sequence[str]
-    """Files without a manifest: who wrote them died, or is still at it. They count for nothing."""
+    """Incomplete files, which are ignored: their writer crashed or is still writing."""
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a restoration came to."""
+    """The result of a restore."""
 
     files: int
     messages: int
-    """How many came back."""
+    """How many messages were restored."""
     known: int
-    """How many were there already."""
+    """How many messages existed already."""
 
 
 class Archives:
-    """What was archived before it was forgotten: `inbox.archives`.
+    """Messages that were archived before they were purged: `inbox.archives`.
 
-    `place` is where the archive is, if that is not what the retention says. `since` and `until`
-    are about the time when messages were received, and choose whole files.
+    `place` is the location of the archive, if it is not the one of the inbox's Retention. `since`
+    and `until` refer to the time when messages were received. They select whole files.
     """
 
     def __init__(self, context: Context) -> None:
@@ -78,7 +78,7 @@ class Archives:
         """Find the files of the archive, oldest first."""
         folder, times = self._folder(place), _times(since, until)
         find = partial(manifests, folder, self._context.consumer, **times)
-        found: list[Manifest] = yield _off(find, is_async)
+        found: list[Manifest] = yield _blocking_call(find, is_async)
         return found
 
     find = sync_method(_find)
@@ -93,7 +93,7 @@ class Archives:
     ) -> Steps[Checked]:
         """Compare every file to its manifest. `progress` gets the number of files so far."""
         check = partial(_check_files, self._folder(place), self._context.consumer, progress)
-        checked: Checked = yield _off(check, is_async)
+        checked: Checked = yield _blocking_call(check, is_async)
         return checked
 
     check = sync_method(_check)
@@ -104,7 +104,7 @@ class Archives:
         if not archive:
             raise ConfigurationError(
                 f"inbox {self._context.consumer!r} has no archive: give it "
-                'retention=Retention(days=7, archive="..."), or say where the archive is'
+                'retention=Retention(days=7, archive="..."), or pass the location of an archive'
             )
         return folder_of(archive)
 
@@ -127,20 +127,20 @@ class Archives:
         audit = audit_entry("restore", by, why)
         folder = self._folder(place)
         times = _times(since, until)
-        everything: list[Manifest] = yield _off(
+        everything: list[Manifest] = yield _blocking_call(
             partial(manifests, folder, self._context.consumer), is_async
         )
         found = within(everything, **times)
         if not found:
-            raise NotFound("there is no such file in the archive")
-        # Numbers go on behind all that is archived: more of it may be restored later.
+            raise NotFound("the archive has no file with messages of this time")
+        # New seqs begin after all archived ones, because more files may be restored later.
         last_seq = max(manifest.last_seq for manifest in everything)
         database = yield from self._context.open(is_async)
         store, consumer = self._context.store, self._context.consumer
         restored = read = 0
-        # What changed after it was archived is in a later file as well, and that one is right.
+        # A message that changed after it was archived is also in a later file, which is right.
         for manifest in sorted(found, key=lambda manifest: manifest.made_at, reverse=True):
-            yield _off(partial(check, folder, manifest), is_async)
+            yield _blocking_call(partial(check, folder, manifest), is_async)
             begin = partial(
                 store.begin_restore,
                 consumer=consumer,
@@ -151,9 +151,9 @@ class Archives:
             )
             yield from run_transaction(database, begin)
             batches = records(folder, manifest, at_once=AT_ONCE)
-            while batch := (yield _off(partial(next, batches, None), is_async)):
-                bring = partial(store.restore, consumer=consumer, records=batch)
-                restored += yield from run_transaction(database, bring)
+            while batch := (yield _blocking_call(partial(next, batches, None), is_async)):
+                restore = partial(store.restore, consumer=consumer, records=batch)
+                restored += yield from run_transaction(database, restore)
                 read += len(batch)
                 if progress is not None:
                     progress(read)
@@ -178,8 +178,8 @@ def _check_files(folder: Folder, consumer: str, progress: Callable[[int], None] 
     return Checked(len(names), messages, damaged, unfinished(folder, consumer))
 
 
-def _off(function: Callable[[], Any], is_async: bool) -> Call:
-    """The call of something that reads files: not on an event loop."""
+def _blocking_call(function: Callable[[], Any], is_async: bool) -> Call:
+    """The call of a function that reads files: in a thread if there is an event loop."""
     call = partial(reading, function)
     return partial(asyncio.to_thread, call) if is_async else call
 

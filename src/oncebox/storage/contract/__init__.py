@@ -1,7 +1,7 @@
 """The contract that the store of every database fulfils.
 
 A store holds the SQL of one database and nothing else. It does no I/O: its methods are generators
-of steps over a Connection, which a driver provides and a runner performs.
+of steps over a Connection. A driver provides the connection, and a runner performs the steps.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Store(
     SchemaStore,
     Protocol,
 ):
-    """The SQL of one database."""
+    """Everything that oncebox does in one kind of database."""
 
     dialect: str
     is_exclusive: bool
-    """Whether a transaction keeps all others from writing. If so, read before you begin one, and
-    keep it short."""
+    """True if an open write transaction blocks all other writers. Then read before you begin one,
+    and keep it short."""
     scope: str
     """Part of the name of every lock, so that two inboxes in one database never share locks."""

@@ -1,4 +1,4 @@
-"""Claims: record new messages, and what became of each."""
+"""Claims: insert new messages into the inbox, and record the outcome of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oncebox.storage.steps import Steps
 
 
 class ClaimStore(Protocol):
-    """Record new messages, and what became of each."""
+    """Insert new messages into the inbox, and record the outcome of each."""
 
     def claim(
         self,
@@ -31,7 +31,7 @@ class ClaimStore(Protocol):
     ) -> Steps[Claims]:
         """Insert the messages that are new, and return the state of each.
 
-        With `ordered`, the locks of all keys are taken first, and held until the transaction ends.
+        With `ordered`, the transaction first locks all keys, and holds these locks until it ends.
         """
         ...
 
@@ -46,7 +46,7 @@ class ClaimStore(Protocol):
     ) -> Steps[str]:
         """Claim a message in the caller's transaction. Returns its ClaimState.
 
-        Needs only the claims tables. Nothing is stored unless the message is new.
+        Needs only the claims tables. Stores nothing unless the message is new.
         """
         ...
 
@@ -59,9 +59,9 @@ class ClaimStore(Protocol):
         keep_payload: bool = True,
         any_snapshot: bool = False,
     ) -> Steps[str]:
-        """As claim_one() for many messages. Returns one ClaimState per message.
+        """As claim_one(), for many messages. Returns one ClaimState per message.
 
-        Nothing stays stored if one of them is refused, too late or has another payload.
+        If one of them is refused, too late or has another payload, none of them stays stored.
         """
         ...
 
@@ -78,7 +78,10 @@ class ClaimStore(Protocol):
         keep_payload: bool = True,
         timeout: float | None = None,
     ) -> Steps[Claims]:
-        """As claim, ordered; and what is new is stored as pending, behind its key if that waits."""
+        """Claim a batch in order, and store its new messages as pending.
+
+        A message is stored as blocked if its key is blocked.
+        """
         ...
 
     def store_received(
@@ -88,7 +91,10 @@ class ClaimStore(Protocol):
         arrivals: Sequence[Arrival],
         claims: Claims,
     ) -> Steps[None]:
-        """Store what a claim has found to be new as pending: what receive() does at once."""
+        """Store the messages that claim() found to be new as pending.
+
+        receive() claims and stores at once.
+        """
         ...
 
     def committed_claims(
@@ -98,10 +104,10 @@ class ClaimStore(Protocol):
         messages: Sequence[tuple[Message, int]],
         token: Any,
     ) -> Steps[set[int]]:
-        """Which of these claims of a lost transaction were committed: their sequence numbers.
+        """The seqs of those claims of a lost transaction that were committed.
 
-        Locks the keys of the messages first, so that what is recorded about them is in order.
-        Raises Conflict while the transaction is still in progress.
+        Locks the keys of the messages first, so that their outcomes are recorded in order. Raises
+        Conflict while the transaction is still in progress.
         """
         ...
 
@@ -112,7 +118,7 @@ class ClaimStore(Protocol):
         arrivals: Sequence[Arrival],
         claims: Claims,
     ) -> Steps[None]:
-        """Take back what this transaction claimed a moment ago."""
+        """Delete the claims that this transaction has just inserted."""
         ...
 
     def record(
@@ -122,14 +128,14 @@ class ClaimStore(Protocol):
         worker: str,
         entries: Sequence[Entry],
         *,
-        tell: bool = False,
+        has_hooks: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
-        """Write down pending messages, dead letters, quarantine, attempts and counters.
+        """Record pending messages, dead letters, quarantine, attempts and counters.
 
-        For messages that had been stored, the locks of their keys come first where a key begins or
-        ceases to wait; then followers are parked, or released. `tell`: dead letters are to be told;
-        `notify`: those who listen for messages that are ready get a hint.
+        For messages that had been stored, it first locks the keys that become blocked or free. Then
+        it blocks or releases the messages behind them. `has_hooks`: on_dead hooks are to be called
+        for dead letters. `notify`: wake workers that listen for ready messages.
         """
         ...
 

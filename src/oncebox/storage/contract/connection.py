@@ -1,4 +1,4 @@
-"""Connection: what a store needs of a database driver."""
+"""Connection: what a store needs from a database driver."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Connection(Protocol):
         ...
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> Steps[None]:
-        """Execute; an error may surface as late as the commit."""
+        """Execute. An error may be raised as late as the commit."""
         ...
 
     def execute_many(self, sql: str, rows: Sequence[Mapping[str, Any]]) -> Steps[None]:
-        """Execute once per row; an error may surface as late as the commit."""
+        """Execute once per row. An error may be raised as late as the commit."""
         ...
 
 

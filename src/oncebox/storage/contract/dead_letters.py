@@ -1,4 +1,4 @@
-"""Dead letters: find, lock, retry, discard, and notify about them."""
+"""Dead letters: find, lock, retry and discard them, and call hooks for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from oncebox.storage.steps import Steps
 
 
 class DeadLetterStore(Protocol):
-    """Find, lock, retry, discard, and notify about them."""
+    """Find, lock, retry and discard dead letters, and call hooks for them."""
 
     def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
-        """The number of the newest dead letter."""
+        """The id of the newest dead letter; 0 if there is none."""
         ...
 
     def find_dead_letters(
@@ -33,15 +33,15 @@ class DeadLetterStore(Protocol):
         after: int = 0,
         up_to: int | None = None,
     ) -> Steps[list[DeadLetter]]:
-        """Dead letters and quarantine that match, in the order of their numbers."""
+        """Dead letters and quarantined deliveries that match, ordered by id."""
         ...
 
     def lock_dead_letters(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
     ) -> Steps[list[DeadLetter]]:
-        """Lock the keys of these letters; answers those that are there and may be acted on.
+        """Lock the keys of these dead letters. Returns those that still exist and may be changed.
 
-        A key one of whose messages runs alone at this moment is left alone.
+        A key is left out while one of its messages runs in isolation.
         """
         ...
 
@@ -52,7 +52,7 @@ class DeadLetterStore(Protocol):
         letters: Sequence[DeadLetter],
         audit: AuditEntry,
     ) -> Steps[None]:
-        """Put letters back to be run, with their old numbers: at the head of their keys."""
+        """Make dead letters pending again. They keep their seq, so they run first in their keys."""
         ...
 
     def discard_dead_letters(
@@ -62,19 +62,19 @@ class DeadLetterStore(Protocol):
         letters: Sequence[DeadLetter],
         audit: AuditEntry,
     ) -> Steps[None]:
-        """Delete letters; what waited for them is released."""
+        """Delete dead letters, and release the messages that they blocked."""
         ...
 
     def has_unnotified(self, connection: Connection, consumer: str) -> Steps[bool]:
-        """Whether somebody is to be told of a letter, now."""
+        """True if the hooks of a dead letter are due."""
         ...
 
     def lease_unnotified(
         self, connection: Connection, consumer: str, *, limit: int, lease: float
     ) -> Steps[list[DeadLetter]]:
-        """Letters that somebody is to be told of, now; nobody else is for `lease` seconds."""
+        """Dead letters whose hooks are due. No other worker gets them for `lease` seconds."""
         ...
 
     def mark_notified(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
-        """Somebody was told."""
+        """Record that the hooks of these dead letters were called."""
         ...

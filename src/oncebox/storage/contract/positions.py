@@ -1,4 +1,4 @@
-"""Positions: how far each partition of a source has been read, and by which worker."""
+"""Positions: how far each partition of a source has been read, and which worker reads it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from oncebox.storage.steps import Steps
 
 
 class PositionStore(Protocol):
-    """How far each partition of a source has been read, and by which worker."""
+    """How far each partition of a source has been read, and which worker reads it."""
 
     def positions(
         self, connection: Connection, consumer: str, source: str
     ) -> Steps[dict[str, Position]]:
-        """The positions of a source by part."""
+        """The positions of a source, by partition."""
         ...
 
     def take_over(
@@ -33,15 +33,16 @@ class PositionStore(Protocol):
         *,
         any_owner: bool,
     ) -> Steps[Position | None]:
-        """Become the owner of a part; None if somebody else was faster.
+        """Become the owner of a partition. Returns None if another worker was faster.
 
-        `position` is where a part that was never read begins, and its owner the one who may be
-        replaced; with `any_owner`, whoever it is. One that did not sign off leaves suspects.
+        `position` is the start of a partition that was never read. Its owner is the one that may be
+        replaced; with `any_owner`, any owner is replaced. If the old owner did not sign off, the
+        messages it had in flight are suspects.
         """
         ...
 
     def advance(self, connection: Connection, consumer: str, step: Advance) -> Steps[None]:
-        """Move a position on; fails if it has another owner, or moved, by now."""
+        """Move a position forward. Fails if it has another owner or was moved meanwhile."""
         ...
 
     def heartbeat_partitions(
@@ -52,7 +53,7 @@ class PositionStore(Protocol):
         worker: WorkerInfo,
         gauges: Mapping[str, Gauge],
     ) -> Steps[None]:
-        """The owner of these parts is alive, and sees them so."""
+        """Record that the owner of these partitions is alive, and what it measured."""
         ...
 
     def release_partition(
@@ -65,41 +66,49 @@ class PositionStore(Protocol):
         *,
         ended: bool = False,
     ) -> Steps[None]:
-        """The owner of a part signs off; of one that has ended nothing is to come."""
+        """Sign off as the owner of a partition. `ended`: no more messages come from it."""
         ...
 
     def skip(self, connection: Connection, consumer: str, step: Skip) -> Steps[bool]:
-        """Move a position over messages that are gone, and count them; False if the position has
-        another owner, or moved, by now."""
+        """Move a position past messages that the source deleted, and count them.
+
+        Returns False if the position has another owner or was moved meanwhile.
+        """
         ...
 
     def expect_crash(
         self, connection: Connection, consumer: str, source: str, worker: WorkerInfo, at: Position
     ) -> Steps[int | None]:
-        """Count a crash before the next message of a part is converted; returns how many there
-        were in a row, with this one. None if the position has another owner, or moved, by now."""
+        """Count a crash before the next message of a partition is converted.
+
+        Returns the number of crashes in a row, including this one. Returns None if the position has
+        another owner or was moved meanwhile.
+        """
         ...
 
     def undo_expected_crash(
         self, connection: Connection, consumer: str, source: str, worker: WorkerInfo, at: Position
     ) -> Steps[None]:
-        """The crash that was expected did not happen."""
+        """Reset the crash count of a partition: the process survived the conversion."""
         ...
 
     def report_outage(
         self, connection: Connection, consumer: str, source: str, worker: WorkerInfo, why: str
     ) -> Steps[None]:
-        """A worker cannot read its source."""
+        """Record that a worker cannot read its source."""
         ...
 
     def end_outage(
         self, connection: Connection, consumer: str, source: str, worker: WorkerInfo
     ) -> Steps[None]:
-        """A worker reads its source again, or stops; also removes what dead workers left."""
+        """Record that a worker reads its source again, or stops.
+
+        Also removes the records of crashed workers.
+        """
         ...
 
     def partition_progress(
         self, connection: Connection, consumer: str
     ) -> Steps[list[PartitionProgress]]:
-        """How the parts of sources stand."""
+        """The progress of every partition of every source."""
         ...

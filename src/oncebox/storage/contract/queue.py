@@ -20,25 +20,25 @@ class QueueStore(Protocol):
     """Workers take stored messages, lane by lane."""
 
     def channel(self, consumer: str) -> str | None:
-        """Where one can listen for what is stored; None where one cannot."""
+        """The channel that announces stored messages; None if the database cannot notify."""
         ...
 
     def sign_on(self, connection: Connection, consumer: str, worker: WorkerInfo) -> Steps[None]:
-        """Note that a worker is there, and alive."""
+        """Record a worker, or its next heartbeat."""
         ...
 
     def sign_off(self, connection: Connection, consumer: str, worker: WorkerInfo) -> Steps[None]:
-        """A worker stops cleanly."""
+        """Delete the record of a worker that stops cleanly."""
         ...
 
     def has_work(self, connection: Connection, consumer: str) -> Steps[bool]:
-        """Whether anything is ready or due; takes no locks."""
+        """True if a message is ready or a retry is due. Takes no locks."""
         ...
 
     def count_other_workers(
         self, connection: Connection, consumer: str, worker: WorkerInfo
     ) -> Steps[int]:
-        """How many other workers are alive, as far as can be told."""
+        """How many other workers are alive, as far as their heartbeats show."""
         ...
 
     def take(
@@ -50,31 +50,31 @@ class QueueStore(Protocol):
         wake: bool = True,
         floors: Floors = NO_FLOORS,
     ) -> Steps[TakenBatch]:
-        """Wake what is due, lock lanes that have ready messages, and read these in order.
+        """Make due retries ready, lock lanes that have ready messages, and read these in order.
 
-        Where something was woken that others would have to wait for, nothing is taken yet. `floors`
-        change how long this takes, never what is found.
+        If other transactions could wait for the rows of these retries, nothing is taken yet.
+        `floors` change how long this takes, never what is found.
         """
         ...
 
     def raise_floors(
         self, connection: Connection, consumer: str, worker: WorkerInfo, floors: Floors
     ) -> Steps[Floors]:
-        """Return where take() may begin to search from now on.
+        """The floors from which take() may search from now on.
 
-        Begin with NO_FLOORS, and pass what the last call returned, each call in a transaction of
-        its own. The worker must have signed on.
+        Begin with NO_FLOORS, then pass the result of the last call. Each call needs its own
+        transaction. The worker must have signed on.
         """
         ...
 
     def clear_crash_evidence(
         self, connection: Connection, consumer: str, rows: Sequence[PendingMessage], token: Any
     ) -> Steps[None]:
-        """This worker rolled back the transaction that took these rows: nobody died."""
+        """Record that the transaction which took these rows was rolled back without a crash."""
         ...
 
     def remove(self, connection: Connection, rows: Sequence[PendingMessage]) -> Steps[None]:
-        """Take messages out of the lanes that are locked: the claim of what was stored."""
+        """Delete messages from locked lanes. For stored messages, this is the claim."""
         ...
 
     def postpone(
@@ -84,23 +84,30 @@ class QueueStore(Protocol):
         row: PendingMessage,
         *,
         delay: float,
-        died: bool = False,
+        crashed: bool = False,
         error: str | None = None,
     ) -> Steps[int]:
-        """Let a message, and what follows it in its key, wait for `delay` seconds.
+        """Postpone a message and the messages behind it in its key by `delay` seconds.
 
-        With `died` it is recorded in advance that it killed its process. Answers its token.
+        With `crashed`, a crash of the message is recorded in advance. Returns the token of the
+        message.
         """
         ...
 
     def take_isolated(
         self, connection: Connection, row: PendingMessage, token: int, timeout: float
     ) -> Steps[TakenBatch | None]:
-        """Take out the message that runs alone; None where somebody overtook us."""
+        """Delete the message that is about to run in isolation.
+
+        Returns None if another worker was faster.
+        """
         ...
 
     def lock_key(self, connection: Connection, consumer: str, key: str | None) -> Steps[None]:
-        """Wait for the lock of a key, and have it; where all is locked, it is had."""
+        """Wait for the lock of a key.
+
+        Does nothing where a transaction locks the whole database.
+        """
         ...
 
     def undo_crash(
@@ -113,11 +120,11 @@ class QueueStore(Protocol):
         delay: float,
         error: str | None,
     ) -> Steps[None]:
-        """The process did not die; a run that had begun counts as an attempt."""
+        """Undo a crash recorded in advance. A run that had begun counts as an attempt."""
         ...
 
     def isolate(self, connection: Connection, rows: Sequence[PendingMessage]) -> Steps[None]:
-        """Mark messages to run alone."""
+        """Mark messages to run in isolation."""
         ...
 
     def find_vanished(
@@ -128,14 +135,17 @@ class QueueStore(Protocol):
         *,
         within: float,
     ) -> Steps[list[PendingMessage]]:
-        """Those of these messages that are there no more, and that nobody ran within so many
-        seconds."""
+        """Find those of these messages that no longer exist and were not finished by another
+        worker.
+
+        A message was finished if one of its runs ended within the last `within` seconds.
+        """
         ...
 
     def count_crashes(self, connection: Connection, consumer: str) -> Steps[int]:
-        """How many messages run alone, or have killed their process lately."""
+        """Count the messages that crashed a process: pending, or dead in the last ten minutes."""
         ...
 
     def end_overdue_transactions(self, connection: Connection) -> Steps[None]:
-        """End transactions that were left behind, where the server cannot do so itself."""
+        """End transactions of suspended workers, where the server cannot do that itself."""
         ...

@@ -33,7 +33,7 @@ class ReadingStore(Protocol):
         type: str | None,
         key: str | None,
     ) -> Steps[list[MessageSummary]]:
-        """The messages that arrived last, in order of arrival; or those behind the seq `after`."""
+        """The messages that arrived last, in order of arrival; or those after the seq `after`."""
         ...
 
     def message(

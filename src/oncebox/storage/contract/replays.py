@@ -1,4 +1,4 @@
-"""Replays: finished messages that run again."""
+"""Replays: run finished messages again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oncebox.storage.steps import Steps
 
 
 class ReplayStore(Protocol):
-    """Finished messages that run again."""
+    """Run finished messages again."""
 
     def count_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[tuple[int, int, int]]:
-        """How many messages match: to be replayed, without a payload, in another state."""
+        """How many messages match: can be replayed, have no payload, are in another state."""
         ...
 
     def begin_replay(
@@ -31,7 +31,7 @@ class ReplayStore(Protocol):
         pace: float | None,
         audit: AuditEntry,
     ) -> Steps[int | None]:
-        """Note what is to be replayed; None where the name was used before."""
+        """Create a replay and list its messages. Returns None if the name was used before."""
         ...
 
     def replays(
@@ -41,11 +41,14 @@ class ReplayStore(Protocol):
         ...
 
     def next_replay(self, connection: Connection, consumer: str) -> Steps[float | None]:
-        """In how many seconds there is something to go on with; None if never. Takes no locks."""
+        """Seconds until a replay is to be continued; None if there is none. Takes no locks."""
         ...
 
     def continue_replay(self, connection: Connection, consumer: str) -> Steps[bool]:
-        """Store some more of a replay, or take some back; says whether there was any."""
+        """Store more messages of a replay, or remove some of a cancelled one.
+
+        Returns False if no replay was due.
+        """
         ...
 
     def set_pace(
@@ -56,11 +59,11 @@ class ReplayStore(Protocol):
         pace: float | None,
         audit: AuditEntry,
     ) -> Steps[bool]:
-        """A replay goes on at another pace; says whether it is running."""
+        """Change the pace of a replay. Returns False if it is not running."""
         ...
 
     def cancel_replay(
         self, connection: Connection, consumer: str, name: str, audit: AuditEntry
     ) -> Steps[bool]:
-        """Nothing more of a replay is stored, and what has not run is to be taken back."""
+        """Store no more messages of a replay, and remove those that have not run."""
         ...

@@ -21,47 +21,53 @@ class RetentionStore(Protocol):
     """Watermark, purge, archive, restore and erase."""
 
     def arrival_progress(self, connection: Connection, consumer: str) -> Steps[ArrivalProgress]:
-        """What is known of what is still to come."""
+        """When messages last arrived, and how old they were: from this a safe watermark follows."""
         ...
 
     def set_watermark(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[datetime]:
-        """Move the mark forward; answers where it is. What is older and new is quarantined."""
+        """Move the watermark forward, and return it.
+
+        New messages that were produced before it are quarantined from now on.
+        """
         ...
 
     def take_purge_turn(
         self, connection: Connection, *, consumer: str, every: float
     ) -> Steps[bool]:
-        """Whether it is our turn to keep house: the first one who asks after so many seconds."""
+        """True for the first caller after `every` seconds: this caller runs the purge."""
         ...
 
     def count_old(self, connection: Connection, consumer: str, watermark: datetime) -> Steps[int]:
-        """How many messages are older than a mark."""
+        """How many messages are older than a watermark."""
         ...
 
     def old_windows(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[list[Any]]:
-        """Where messages are that are older than a mark, in portions for forget()."""
+        """Where the messages older than a watermark are, in portions for purge()."""
         ...
 
     def purge(
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[int]:
-        """Forget what is older than the mark, and finished, with its attempts; says how many."""
+        """Delete finished messages older than the watermark, and their attempts.
+
+        Returns how many messages were deleted.
+        """
         ...
 
     def purge_counters(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[None]:
-        """Forget the counters of old minutes."""
+        """Delete the counters of old minutes."""
         ...
 
     def old_size(
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[tuple[int, int]]:
-        """How many messages are old within a window, and the bytes of their payloads, about."""
+        """How many old messages a window has, and roughly the bytes of their payloads."""
         ...
 
     def old_messages(
@@ -74,17 +80,20 @@ class RetentionStore(Protocol):
         after: int,
         limit: int,
     ) -> Steps[list[ArchivedMessage]]:
-        """What may be forgotten within a window, behind a number, with its attempts."""
+        """The messages of a window that may be purged, with their attempts.
+
+        Only those after the seq `after`.
+        """
         ...
 
     def purge_archived(
         self, connection: Connection, consumer: str, messages: Sequence[ArchivedRef]
     ) -> Steps[int]:
-        """Forget messages that are archived, unless they have changed since; says how many."""
+        """Delete archived messages that have not changed since. Returns how many."""
         ...
 
     def purge_paused_until(self, connection: Connection, consumer: str) -> Steps[datetime | None]:
-        """Until when nothing is forgotten, because something was restored."""
+        """Until when no messages are purged, because an archive was restored."""
         ...
 
     def begin_restore(
@@ -97,31 +106,34 @@ class RetentionStore(Protocol):
         file: str,
         audit: AuditEntry,
     ) -> Steps[None]:
-        """Before a file is restored: nothing is forgotten for some seconds; numbers are free."""
+        """Prepare to restore a file: pause the purge, and check that its seqs are not in use."""
         ...
 
     def write_audit(
         self, connection: Connection, consumer: str, audit: AuditEntry, about: str
     ) -> Steps[None]:
-        """Write down what was done to something that is no message."""
+        """Record an operator's action that does not concern a single message."""
         ...
 
     def restore(
         self, connection: Connection, consumer: str, records: Sequence[ArchivedMessage]
     ) -> Steps[int]:
-        """Bring messages back, with their attempts; says how many were not there."""
+        """Insert archived messages and their attempts. Returns how many did not exist."""
         ...
 
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, whether anything is to be erased."""
+        """Find the messages that match, in any state.
+
+        Each row has key, origin, id, and True if there is data to erase.
+        """
         ...
 
     def count_quarantined(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[int]:
-        """How many quarantined deliveries may be about the same, by their key or id."""
+        """How many never-claimed deliveries in quarantine have the key or id of the filter."""
         ...
 
     def erase(
@@ -131,5 +143,5 @@ class RetentionStore(Protocol):
         messages: Sequence[tuple[str | None, str, str]],
         audit: AuditEntry,
     ) -> Steps[int]:
-        """Erase the payloads of messages, given by key, origin and id, that are finished."""
+        """Erase the payloads of finished messages, given by key, origin and id."""
         ...

@@ -22,19 +22,22 @@ class SequenceStore(Protocol):
     def sequence_states(
         self, connection: Connection, consumer: str, counts: Sequence[Count]
     ) -> Steps[dict[Count, Numbers]]:
-        """What is known of these counts; nothing of those that have not begun."""
+        """The states of these sequences. Sequences that have not begun are left out."""
         ...
 
     def store_awaiting(
         self, connection: Connection, consumer: str, early: Sequence[Early]
     ) -> Steps[Collection[tuple[Count, int]]]:
-        """Keep messages until their numbers are due; answers the numbers that were taken."""
+        """Store messages until their sequence numbers are due.
+
+        Returns the sequence numbers that other messages have taken.
+        """
         ...
 
     def advance_sequences(
         self, connection: Connection, consumer: str, moves: Sequence[Move]
     ) -> Steps[None]:
-        """Note where counts are, and store what is admitted by that."""
+        """Record the next number of each sequence, and store the messages that may run now."""
         ...
 
     def gaps(
@@ -47,18 +50,20 @@ class SequenceStore(Protocol):
         longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first; where so many
-        are missing at most."""
+        """Missing sequence numbers, the longest wait first.
+
+        Only those missing for `age` seconds, and only gaps of at most `longest` numbers.
+        """
         ...
 
     def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
-        """Counts whose next number waits already: there were too many to store at once."""
+        """Sequences whose next number has arrived, but too many messages waited to store all."""
         ...
 
     def try_lock_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
-        """Lock a key, if it is free."""
+        """Lock a key if no other transaction has locked it. Returns False if one has."""
         ...
 
     def is_gap(self, connection: Connection, consumer: str, gap: Gap, *, age: float) -> Steps[bool]:
-        """Whether it is still this number that is waited for, since so many seconds."""
+        """True if this number is still missing, for at least `age` seconds."""
         ...

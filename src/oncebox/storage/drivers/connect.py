@@ -1,4 +1,4 @@
-"""From the `database` of an inbox, or the connection of a claim(), to a driver adapter.
+"""Turn the `database` of an inbox, or the connection of a claim(), into a driver adapter.
 
 Drivers are imported on first use: oncebox works without any of them.
 """
@@ -42,17 +42,17 @@ _EXTRAS = {
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A database that is configured, but not opened yet."""
+    """A database that is configured but not opened yet."""
 
     dialect: str
     is_async: bool | None
     """None: sync or async, as the handlers need."""
     make: Callable[[bool], Database]
-    """Makes the adapter; the argument says whether it is async."""
+    """Makes the adapter. The argument is True for an async adapter."""
 
 
 def target(database: Any, *, pipeline: bool) -> Target:
-    """The database that a URL, pool, engine or adapter stands for. Raises ConfigurationError."""
+    """The database for a URL, pool, engine or adapter. Raises ConfigurationError."""
     if isinstance(database, str):
         return _from_url(database, pipeline)
     found = _from_object(database, pipeline)
@@ -60,7 +60,7 @@ def target(database: Any, *, pipeline: bool) -> Target:
 
 
 def borrow(connection: Any, *, is_async: bool) -> Steps[tuple[str, Any]]:
-    """The dialect of the caller's connection, and the connection as a store uses it."""
+    """The dialect of the caller's connection, and an adapter through which a store uses it."""
     driver = driver_of(connection.__class__)
     if driver is not None and driver.is_async is is_async:
         return driver.dialect, driver.wrap(connection)

@@ -1,4 +1,4 @@
-"""What a database driver adapter offers: connections and transactions, sync or async."""
+"""The contract of driver adapters: connections and transactions, sync or async."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Work(Connection, Protocol):
     """The driver's connection, for handlers that use it; None before acquire and after release."""
 
     is_exposed: bool
-    """Whether a handler had the driver's connection, and could end the transaction with it."""
+    """True if a handler got the driver's connection, and could end the transaction with it."""
 
     is_doubtful: bool
-    """Whether the connection must be closed, because an interrupt hit the driver."""
+    """True if the connection must be closed, because an interrupt hit the driver."""
 
     guard: Guard | None
     """Fails unless this is still the transaction of the claim; None if no handler runs in it."""
@@ -47,12 +47,12 @@ class Work(Connection, Protocol):
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         """Undo the work since the savepoint; the claim and its locks stay.
 
-        Returns whether the handler that was called last certainly caused the error.
+        Returns True if the handler that was called last certainly caused the error.
         """
         ...
 
     def after_handler(self) -> Steps[None]:
-        """Raise the errors of a handler that can be known without waiting for the server.
+        """Raise those errors of a handler that are known without waiting for the server.
 
         Raises TransactionEnded if the handler ended the transaction or closed its connection.
         """
@@ -67,7 +67,7 @@ class Work(Connection, Protocol):
         ...
 
     def is_lost(self, error: BaseException) -> bool:
-        """Whether the connection is lost, and with it the transaction."""
+        """True if the connection is lost, and with it the transaction."""
         ...
 
     # -- for handlers -------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Listener(Protocol):
     """Waits for notifications that messages were stored."""
 
     def wait(self, seconds: float) -> Steps[bool]:
-        """Wait for a notification, at most this long. Returns whether messages may be stored."""
+        """Wait for a notification, at most this long. Returns True if messages may be stored."""
         ...
 
     def close(self) -> Steps[None]:
@@ -116,10 +116,10 @@ class Database(Protocol):
     dialect: str
     is_async: bool
     reads_without_transaction: bool
-    """Whether statements that only read run without BEGIN, because BEGIN takes a write lock."""
+    """True if statements that only read run without BEGIN, because BEGIN takes a write lock."""
     sleep: Callable[[float], Any]
     abandoned: list[Any]
-    """Works that still have their connection because an interrupt hit their clean-up."""
+    """Works that still have their connection, because an interrupt hit their clean-up."""
 
     def open(self) -> Steps[None]:
         """Prepare for use; called once, before the first acquire."""
@@ -146,7 +146,10 @@ class Database(Protocol):
         ...
 
     def renew(self, work: Any) -> Steps[None]:
-        """Close this connection and idle ones: new ones may reach a server that accepts writes."""
+        """Close this connection and the idle ones.
+
+        New connections may reach a server that accepts writes.
+        """
         ...
 
     def listen(self, channel: str) -> Listener | None:

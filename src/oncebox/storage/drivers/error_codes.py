@@ -25,7 +25,7 @@ class ErrorTable(msgspec.Struct, frozen=True, kw_only=True):
     conflict: Codes = NONE
     """Another transaction was in the way: run the transaction again at once."""
     out_of_resources: Codes = NONE
-    """No disk space, no memory, I/O errors: no message caused it, so retry and count no attempt."""
+    """No disk space, no memory, I/O errors. No message caused them: retry, and count no attempt."""
     disk_full: Codes = NONE
     busy: Codes = NONE
     """Another connection holds the write lock of the database."""
@@ -172,13 +172,13 @@ _LIBRARIES = (*_DRIVERS, "sqlalchemy", "django", "oncebox")
 
 
 def code(error: BaseException) -> str | None:
-    """The code that the database gives an error: its SQLSTATE, or its SQLite name."""
+    """The code of an error: its SQLSTATE, or its SQLite name."""
     names = (getattr(link, "sqlite_errorname", None) for link in _chain(error))
     return sqlstate(error) or next(filter(None, names), None)
 
 
 def explain(error: BaseException | None) -> str:
-    """The cause of an error in plain words, if its text does not say it; empty for most errors."""
+    """The cause of an error in plain words, if its own text does not name it; else ""."""
     if error is None:
         return ""
     if is_disk_full(error):
@@ -187,7 +187,7 @@ def explain(error: BaseException | None) -> str:
 
 
 def is_interrupt(error: BaseException, *, is_async: bool) -> bool:
-    """Whether a signal handler or a cancellation raised it, and not a driver or oncebox.
+    """True if a signal handler or a cancellation raised the error, not a driver or oncebox.
 
     Drivers that use asyncio raise the errors of its sockets unchanged.
     """
@@ -197,46 +197,46 @@ def is_interrupt(error: BaseException, *, is_async: bool) -> bool:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the whole transaction has to run again, whatever message it handled."""
+    """True if the whole transaction has to run again, whatever message it handled."""
     return _means(error, "conflict") or _means(error, "out_of_resources")
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether another transaction was in the way: running again at once may succeed."""
+    """True if another transaction was in the way: running again at once may succeed."""
     return _means(error, "conflict")
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether the disk of the database is full."""
+    """True if the disk of the database is full."""
     return _means(error, "disk_full")
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether a statement exceeded a time limit of the server."""
+    """True if a statement exceeded a time limit of the server."""
     return _means(error, "timeout")
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Whether the error says that the connection is lost."""
+    """True if the error means that the connection is lost."""
     return _means(error, "connection_lost")
 
 
 def is_aborted(error: BaseException) -> bool:
-    """Whether an earlier error aborted the transaction."""
+    """True if an earlier error aborted the transaction."""
     return _means(error, "aborted")
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether another connection holds SQLite's write lock.
+    """True if another connection holds SQLite's write lock.
 
-    For claim(): another connection wrote after the caller's transaction began to read. In a handler
-    it concerns another database file, because the transaction of the claim holds the write lock.
+    In claim(), another connection wrote after the caller's transaction began to read. In a handler,
+    it concerns another database file, because the claim's transaction holds the lock of this one.
     """
     return _means(error, "busy")
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether a transaction was read-only, or libpq found no server that accepts writes.
+    """True if a transaction was read-only, or libpq found no server that accepts writes.
 
     Unless a handler made it read-only, this is an outage: the server is a standby, or has
     default_transaction_read_only.
@@ -247,27 +247,27 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_prepared_statement_error(error: BaseException) -> bool:
-    """Whether a statement was prepared in another session of the server than the current one."""
+    """True if a statement was prepared in another session of the server than the current one."""
     return _means(error, "prepared_statement")
 
 
 def is_statement_pooling(error: BaseException) -> bool:
-    """Whether a pooler in statement mode refused a transaction."""
+    """True if a pooler in statement mode refused a transaction."""
     return _has_text(error, _STATEMENT_POOLING_TEXT)
 
 
 def is_guard_failure(error: BaseException) -> bool:
-    """Whether the guard found another transaction than the one of the claim."""
+    """True if the guard found another transaction than the one of the claim."""
     return _means(error, "guard_failed") or _has_text(error, _SQLITE_GUARD_TEXT)
 
 
 def is_not_owner(error: BaseException) -> bool:
-    """Whether another worker owns the partition."""
+    """True if another worker owns the partition."""
     return _means(error, "not_owner")
 
 
 def is_missing_table(error: BaseException) -> bool:
-    """Whether a table, function or schema of oncebox is missing."""
+    """True if a table, function or schema of oncebox is missing."""
     return _means(error, "missing_table") or any(
         isinstance(link, sqlite3.OperationalError) and _SQLITE_MISSING_TABLE_TEXT in str(link)
         for link in _chain(error)
@@ -285,7 +285,7 @@ def _has_text(error: BaseException, text: str) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, the one that SQLAlchemy keeps as `orig`, and the one Django keeps as its cause."""
+    """The error, its `orig` (set by SQLAlchemy), and its cause (set by Django)."""
     yield error
     for link in (getattr(error, "orig", None), error.__cause__):
         if isinstance(link, BaseException) and link is not error:

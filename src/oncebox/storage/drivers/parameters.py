@@ -1,4 +1,4 @@
-"""Translates `:name` parameters to the placeholders of a driver; cached per statement text."""
+"""Translate `:name` parameters to the placeholders of a driver; cached per statement text."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _picker(names: list[str]) -> Pick:
 
 
 def _packing(pick: Pick, packers: Mapping[int, Callable[[list[Any]], Any]]) -> Pick:
-    """Like pick, with lists packed."""
+    """The picker `pick`, with lists packed as arrays."""
 
     def packed(params: Mapping[str, Any]) -> tuple[Any, ...]:
         values = list(pick(params))

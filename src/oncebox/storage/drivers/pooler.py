@@ -1,9 +1,9 @@
-"""Finds out whether a driver may prepare statements on the server.
+"""Find out whether a driver may prepare statements on the server.
 
 A pooler in transaction mode, such as pgbouncer, gives each transaction another session of the
 server. Since version 1.21, pgbouncer tracks which statements a client has prepared. Before that,
 two clients that use the same name for different statements get errors, or execute each other's
-statements with their own values. So the drivers ask here before they prepare anything.
+statements with their own values. So the drivers check this before they prepare a statement.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ REMEDY = (
 
 
 def may_prepare(work: Any, driver: Any, *, try_it: bool = True) -> Steps[bool | None]:
-    """Whether statements may be prepared on this connection; None if the connection is lost.
+    """True if statements may be prepared on this connection; None if the connection is lost.
 
     `work` is a transaction that has not begun; it ends here. With `try_it`, a pooler is tested with
-    a prepared statement. The caller then closes the connection if the result is False, because a
-    prepared statement is left on it.
+    a prepared statement. If the result is then False, the caller must close the connection, because
+    the prepared statement is left on it.
     """
     if not _prepares(driver):
         return True
@@ -70,21 +70,21 @@ def stop_preparing(driver: Any) -> None:
 
 
 def _prepares(driver: Any) -> bool:
-    """Whether the driver is psycopg with prepared statements, or asyncpg."""
+    """True if the driver is psycopg with prepared statements, or asyncpg."""
     return getattr(driver, "prepare_threshold", None) is not None or hasattr(
         driver, "get_server_pid"
     )
 
 
 def _session(driver: Any) -> int:
-    """The PID of the server process, as reported on connect. A pooler reports a made-up one."""
+    """The PID of the server process, as reported on connect. A pooler reports an invented one."""
     if hasattr(driver, "get_server_pid"):
         return int(driver.get_server_pid())
     return int(driver.info.backend_pid)
 
 
 def _is_renamed(work: Any, driver: Any) -> Steps[bool]:
-    """Whether the pooler renames prepared statements, which shows that it tracks them."""
+    """True if the pooler renames prepared statements, which shows that it tracks them."""
     usual = getattr(driver, "prepare_threshold", None)
     if usual is not None:
         driver.prepare_threshold = 0

@@ -32,7 +32,8 @@ class _Transaction:
         self._message = message
 
     def _end(self) -> None:
-        """Refuse further use: threads or tasks that the handler started must not write any more."""
+        """Refuse further use: threads and tasks that the handler started must not write any
+        more."""
         self._work = _ENDED
 
     @property

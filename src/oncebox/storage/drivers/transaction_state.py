@@ -1,4 +1,4 @@
-"""Whether a transaction has ended, read from the driver's connection without a round trip."""
+"""Find out whether a transaction has ended, from the driver's connection, without a round trip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ IDLE = 0
 
 
 def has_ended(connection: Any) -> bool:
-    """Whether a driver's connection is no longer in its transaction.
+    """True if a driver's connection is no longer in its transaction.
 
     Works for sqlite3, aiosqlite, psycopg, psycopg2 and asyncpg. False for other drivers, and for a
     connection that broke.

@@ -38,11 +38,11 @@ INTERNAL_TIMEOUT = 300.0
 
 
 class RetryTransaction(Exception):
-    """The database made a transaction fail, and another try may succeed; see `__cause__`."""
+    """A transaction failed because of the database; another try may succeed. See `__cause__`."""
 
     def __init__(self, lost: bool) -> None:
         self.lost = lost
-        """Whether the connection is lost, so that it is unknown whether COMMIT succeeded."""
+        """True if the connection is lost: then it is unknown whether COMMIT succeeded."""
 
 
 class Retries:
@@ -100,8 +100,8 @@ def run_transaction_once(database: Database, body: Callable[[Work], Steps[T]]) -
 def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Steps[T]:
     """Run `body` on a connection of its own; `body` begins and commits the transaction.
 
-    On an error the transaction is rolled back. Raises RetryTransaction for errors of the database
-    that another try may not meet.
+    On an error the transaction is rolled back. Raises RetryTransaction for database errors that may
+    not occur again.
     """
     work = database.work()
     with _Tracked(database, work):
@@ -120,7 +120,7 @@ def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Ste
 
 
 def is_lock_timeout(error: DatabaseUnavailable) -> bool:
-    """Whether the database works, but another transaction held a lock for too long."""
+    """True if the database works, but another transaction held a lock for too long."""
     return isinstance(error.__cause__, Exception) and error_codes.is_timeout(error.__cause__)
 
 
@@ -213,7 +213,7 @@ def _finish_abandoned(database: Database) -> Steps[None]:
 
 
 def _clean_up(database: Database, work: Work, error: BaseException) -> Steps[bool]:
-    """Roll back and release after an error. Returns whether the connection was lost."""
+    """Roll back and release after an error. Returns True if the connection was lost."""
     has_connection = work.connection is not None
     lost = has_connection and isinstance(error, Exception) and _is_lost(work, error)
     if has_connection and error_codes.is_read_only(error):
@@ -236,13 +236,13 @@ def _clean_up(database: Database, work: Work, error: BaseException) -> Steps[boo
 
 
 def _is_lost(work: Work, error: Exception) -> bool:
-    """Whether the connection broke, and was not closed on purpose."""
+    """True if the connection broke, and was not closed on purpose."""
     known = (TransactionEnded, ConfigurationError, DatabaseUnavailable)
     return not isinstance(error, known) and work.is_lost(error)
 
 
 def _is_temporary(error: BaseException) -> bool:
-    """Whether another try may succeed. Errors of handlers are recorded before they get here."""
+    """True if another try may succeed. Errors of handlers are recorded before they get here."""
     if isinstance(error, DatabaseUnavailable) or not isinstance(error, Exception):
         return False
     # If a handler makes its transaction read-only, that is an error of the handler. A transaction

@@ -1,8 +1,8 @@
 """A watchdog thread that closes the connection of a transaction that takes too long.
 
-The server ends such a transaction too, but a client on a half-open connection does not learn of it:
-the network drops its packets, or the server process is suspended. TCP keepalives detect only the
-first case. One thread per process serves all connections. It ends when it has nothing to watch.
+The server ends such a transaction too, but a client on a half-open connection does not notice: the
+network drops its packets, or the server process is suspended. TCP keepalives detect only the first
+case. One thread per process serves all connections. It ends when it has nothing to watch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARGIN = 5.0
 """Seconds after the time limit in which the server may end a transaction before the client does."""
 
 LONGEST_SLEEP = 3600.0
-"""Seconds: threading locks cannot wait as long as the largest transaction_timeout."""
+"""Seconds. Threading locks cannot wait as long as the largest transaction_timeout."""
 
 
 class Watch(ABC):

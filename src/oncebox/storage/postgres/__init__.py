@@ -1,4 +1,4 @@
-"""The store on PostgreSQL."""
+"""PostgresStore: the store contract on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from oncebox.storage.postgres.caller_claims import CallerClaiming
-from oncebox.storage.postgres.dead_letters import Letters
-from oncebox.storage.postgres.positions import Positioned
-from oncebox.storage.postgres.queue import Draining
-from oncebox.storage.postgres.replays import Replayed
-from oncebox.storage.postgres.retention import Forgetful
-from oncebox.storage.postgres.sequences import Sequenced
-from oncebox.storage.sql.reading import Reading
+from oncebox.storage.postgres.caller_claims import PostgresCallerClaims
+from oncebox.storage.postgres.dead_letters import PostgresDeadLetters
+from oncebox.storage.postgres.positions import PostgresPositions
+from oncebox.storage.postgres.queue import PostgresQueue
+from oncebox.storage.postgres.replays import PostgresReplays
+from oncebox.storage.postgres.retention import PostgresRetention
+from oncebox.storage.postgres.sequences import PostgresSequences
+from oncebox.storage.sql.reading import SqlReading
 
 
 class PostgresStore(
-    CallerClaiming, Draining, Positioned, Letters, Replayed, Sequenced, Forgetful, Reading
+    PostgresCallerClaims,
+    PostgresQueue,
+    PostgresPositions,
+    PostgresDeadLetters,
+    PostgresReplays,
+    PostgresSequences,
+    PostgresRetention,
+    SqlReading,
 ):
-    """PostgreSQL 14 and newer."""
+    """The store on PostgreSQL 14 and newer."""
 
     def _moment(self, value: Any) -> datetime | None:
         return value  # type: ignore[no-any-return]
 
-    def _kept(self, time: datetime | None) -> Any:
+    def _time_param(self, time: datetime | None) -> Any:
         return time
 
     def _times(self, rest: float = 0) -> dict[str, Any]:

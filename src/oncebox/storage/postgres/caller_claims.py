@@ -1,4 +1,4 @@
-"""Claims in the caller's transaction on PostgreSQL: one INSERT, and no function."""
+"""Claims in the caller's transaction on PostgreSQL: one INSERT, no function of the schema."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from oncebox.model.message import headers_json
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import Claiming
+from oncebox.storage.postgres.claims import PostgresClaims
 from oncebox.storage.records import Arrival, Claims, ClaimState
 from oncebox.storage.sql.caller_claims import REFUSED, CountsDuplicates
 from oncebox.storage.steps import Steps
 
 
-class CallerClaiming(Claiming, CountsDuplicates):
+class PostgresCallerClaims(PostgresClaims, CountsDuplicates):
     """claim_one() and claim_many()."""
 
     def claim_one(
@@ -83,7 +83,7 @@ class CallerClaiming(Claiming, CountsDuplicates):
     def _is_too_late(
         self, connection: Connection, consumer: str, old: Sequence[Arrival]
     ) -> Steps[bool]:
-        """Whether a purge moved the watermark past one of these while they were claimed."""
+        """True if a purge moved the watermark past one of these while they were claimed."""
         times = [a.message.produced_at for a in old if a.message.produced_at is not None]
         if not times:
             return False

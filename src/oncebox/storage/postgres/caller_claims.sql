@@ -27,7 +27,7 @@ ON CONFLICT (consumer, origin, message_id) DO NOTHING
 RETURNING seq, produced_at < received_at - interval '1 hour' AS is_old;
 
 -- name: claim_many
--- As claim_dated, for many messages. Numbers are drawn in the order given. Rows are inserted in the order
+-- As claim_dated, for many messages. Seqs are drawn in the order given. Rows are inserted in the order
 -- of ids, so that two transactions with the same ids wait for each other instead of deadlocking.
 WITH arrived AS MATERIALIZED (
   SELECT nextval('{seq}') AS seq, u.*

@@ -1,4 +1,4 @@
-"""Claiming on PostgreSQL: one function call; what is recorded is written set-wise."""
+"""Claims on PostgreSQL: one function call claims a batch, few statements record its outcomes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from oncebox.model.ordering import lane, lock_number
 from oncebox.storage.contract import Connection, Guarded
 from oncebox.storage.records import Arrival, Claims, Entry
 from oncebox.storage.sql import rows
-from oncebox.storage.sql.migrations import Migrated
+from oncebox.storage.sql.migrations import SqlSchema
 from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
 
 TOO_STRICT = (
-    "messages can be kept in order only at READ COMMITTED, and this connection begins its "
-    "transactions at a stricter level: give the inbox a pool or an engine of its own"
+    "oncebox keeps messages in order only at READ COMMITTED, but this connection begins its "
+    "transactions at a stricter isolation level: give the inbox its own pool or engine"
 )
 
 
-class Claiming(Migrated):
-    """Claims and records, and the locks of keys."""
+class PostgresClaims(SqlSchema):
+    """Claims, outcomes, and the locks of keys."""
 
     dialect = "postgres"
     is_exclusive = False
@@ -84,7 +84,7 @@ class Claiming(Migrated):
     def _arrived(
         self, consumer: str, arrivals: Sequence[Arrival], *, ordered: bool, timeout: float | None
     ) -> rows.Row:
-        """The messages as columns."""
+        """The messages as columns: one array per field."""
         messages = [arrival.message for arrival in arrivals]
         keys = [m.key for m in messages]
         return {
@@ -109,21 +109,28 @@ class Claiming(Migrated):
         scope = f"{self.scope}\0{consumer}"
         return sorted({lock_number(scope, key) for key in keys if key})
 
-    def _forgetting_lock(self, consumer: str) -> int:
-        """Who forgets messages of a consumer shares it; no key has a name like this."""
+    def _purge_lock(self, consumer: str) -> int:
+        """The advisory lock that purges share. The NUL keeps it apart from the locks of keys."""
         return lock_number(self.scope, f"\0forgetting\0{consumer}")
 
     def _check_isolation(self, connection: Connection) -> Steps[None]:
-        """Raise where what locks are waited for could not be seen."""
+        """Raise unless each statement sees what other transactions committed before it.
+
+        Otherwise the transaction could not see the changes of the transaction whose lock it waited
+        for.
+        """
         level = yield from connection.fetch(self._sql["isolation"], {})
         if level[0][0] != "read committed":
             raise ConfigurationError(TOO_STRICT)
 
     def _read_committed(self, connection: Connection) -> Steps[None]:
-        """Before anything else in a transaction: see what a lock was waited for, at any level."""
+        """Set READ COMMITTED, before any other statement of the transaction.
+
+        Statements then see the changes of the transaction whose lock they waited for.
+        """
         yield from connection.execute(self._sql["read_committed"], {})
 
-    def _be_polite(self, connection: Connection) -> Steps[None]:
+    def _limit_lock_wait(self, connection: Connection) -> Steps[None]:
         yield from connection.fetch(self._sql["limit_lock_wait"], {})
 
     def _lock_keys(
@@ -180,11 +187,11 @@ class Claiming(Migrated):
         worker: str,
         entries: Sequence[Entry],
         *,
-        tell: bool = False,
+        has_hooks: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
-        context = {"consumer": consumer, "worker": worker, "tell": tell}
-        left = rows.noteworthy(entries)
+        context = {"consumer": consumer, "worker": worker, "has_hooks": has_hooks}
+        left = rows.to_store(entries)
         if left:
             yield from self._record(connection, context, left)
         if notify and rows.has_ready(left):
@@ -195,12 +202,12 @@ class Claiming(Migrated):
     def _record(
         self, connection: Connection, context: rows.Row, left: Sequence[Entry]
     ) -> Steps[None]:
-        """What leaves more than a count behind. The locks of keys come first."""
+        """Record the entries that need more than a counter. Locks their keys first."""
         consumer = context["consumer"]
         is_plain = rows.is_plain(left)
-        holders = [] if is_plain else rows.holders(left)
-        releasers = [] if is_plain else rows.releasers(left)
-        yield from self._lock_keys(connection, consumer, [*dict(holders), *releasers])
+        keys_to_block = [] if is_plain else rows.keys_to_block(left)
+        keys_to_release = [] if is_plain else rows.keys_to_release(left)
+        yield from self._lock_keys(connection, consumer, [*dict(keys_to_block), *keys_to_release])
         if not is_plain:
             for name, table in (
                 ("store_pending", rows.pending_rows(left)),
@@ -212,14 +219,14 @@ class Claiming(Migrated):
         if any(entry.ran for entry in left):
             attempts = rows.attempt_columns(left)
             yield from connection.execute(self._sql["store_attempts"], {**context, **attempts})
-        yield from self._park(connection, consumer, holders)
-        yield from self._release(connection, consumer, releasers)
+        yield from self._block_followers(connection, consumer, keys_to_block)
+        yield from self._release(connection, consumer, keys_to_release)
 
-    def _park(
-        self, connection: Connection, consumer: str, holders: Sequence[tuple[str, int]]
+    def _block_followers(
+        self, connection: Connection, consumer: str, keys_to_block: Sequence[tuple[str, int]]
     ) -> Steps[None]:
-        if holders:
-            keys, seqs = zip(*holders, strict=True)
+        if keys_to_block:
+            keys, seqs = zip(*keys_to_block, strict=True)
             params = {"consumer": consumer, "keys": list(keys), "seqs": list(seqs)}
             yield from connection.execute(self._sql["block_followers"], params)
 
@@ -241,15 +248,15 @@ class Claiming(Migrated):
 
 
 def milliseconds(seconds: float | None) -> str | None:
-    """A time span as PostgreSQL reads it."""
+    """A time span in PostgreSQL's format."""
     return None if seconds is None else f"{seconds * 1000:.0f}ms"
 
 
 def _columns(table: Sequence[rows.Row]) -> rows.Row:
-    """Rows as columns."""
+    """Turn rows into columns."""
     return {name: [row[name] for row in table] for name in table[0]}
 
 
 def _column(values: list[Any]) -> list[Any] | None:
-    """An array, or None where it holds nothing: unnest() fills it up, and we need not send it."""
+    """The values, or None if all are None: unnest() fills in NULL, and less is sent."""
     return values if any(value is not None for value in values) else None

@@ -1,5 +1,5 @@
 -- name: claim
--- One row: a letter per message, the sequence numbers of the new ones, the transaction's id.
+-- Claims a batch. One row: a letter per message, the seqs of the new messages, the transaction's id.
 SELECT answers, seqs, xid FROM {claim}(
   :consumer::text, :locks::bigint[], :origins::text[], :ids::text[], :types::text[],
   :versions::integer[], :keys::text[], :payloads::bytea[], :hashes::bytea[], :headers::text[],
@@ -13,24 +13,25 @@ WHERE consumer = :consumer AND origin = :origin AND message_id = :message_id
   AND outcome = 'failed';
 
 -- name: transaction_state
--- Whether a transaction was committed, was aborted, or is in progress. NULL for one that a server
--- which crashed, or another one after a failover, does not know.
+-- Whether a transaction was committed, was aborted, or is in progress. NULL if the server does not know
+-- the transaction: it crashed, or it is another server after a failover.
 SELECT CASE WHEN :xid::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN pg_xact_status(:xid::text::xid8) END;
 
 -- name: committed_claims
--- Which claims of a transaction were committed: no other transaction draws the same numbers.
+-- Which claims of a transaction were committed. No other transaction draws the same seqs.
 SELECT i.seq FROM unnest(:origins::text[], :ids::text[], :seqs::bigint[]) AS u (origin, id, seq)
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = u.origin AND i.message_id = u.id
 WHERE i.seq = u.seq;
 
 -- name: release_claims
--- Take back what a refused claim() inserted a moment ago in this same transaction.
+-- Deletes the claims that this transaction has just inserted, because claim() refuses them.
 DELETE FROM {inbox} i USING unnest(:origins::text[], :ids::text[]) AS u (origin, id)
 WHERE i.consumer = :consumer AND i.origin = u.origin AND i.message_id = u.id;
 
 -- name: store_pending
--- What failed or has to wait. delay: NULL = ready, infinity = parked, else seconds to the retry.
+-- Stores messages that failed or have to wait. delay: NULL = ready, infinity = blocked, else seconds to
+-- the retry.
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
                        source, coordinates, occurred_at, attempts, isolated, crashes, replay,
                        last_error, available_at)
@@ -47,14 +48,14 @@ FROM unnest(:lane::smallint[], :seq::bigint[], :origin::text[], :message_id::tex
         occurred_at, attempts, isolated, crashes, replay, last_error, delay);
 
 -- name: store_dead_letters
--- Dead letters and quarantine; a delivery that was quarantined before adds nothing.
+-- Stores dead letters and quarantined deliveries. A delivery that is already quarantined adds no row.
 INSERT INTO {dead_letter} (consumer, state, reason, seq, origin, message_id, type, version, key, blocks_key,
                     payload, content_hash, headers, source, coordinates, occurred_at, attempts,
                     crashes, replay, error, fingerprint, sighting, notify_at)
 SELECT :consumer, state, reason, seq, origin, message_id, type, version, key, blocks_key,
        payload, content_hash, headers::json, source, coordinates, occurred_at, attempts,
        crashes, replay, error, fingerprint, sighting,
-       CASE WHEN :tell::boolean THEN clock_timestamp() END
+       CASE WHEN :has_hooks::boolean THEN clock_timestamp() END
 FROM unnest(:state::text[], :reason::text[], :seq::bigint[], :origin::text[], :message_id::text[],
             :type::text[], :version::integer[], :key::text[], :blocks_key::boolean[], :payload::bytea[],
             :content_hash::bytea[], :headers::text[], :source::text[], :coordinates::text[],
@@ -66,7 +67,8 @@ FROM unnest(:state::text[], :reason::text[], :seq::bigint[], :origin::text[], :m
 ON CONFLICT (consumer, sighting) DO NOTHING;
 
 -- name: store_attempts
--- One row per failed run, and per run of a message that had been stored; most are the first, and done.
+-- One row per failed run, and per run of a message that had been stored. The defaults are those of most
+-- runs: the first attempt, and done.
 INSERT INTO {attempt} (consumer, origin, message_id, replay, number, outcome, error, fingerprint,
                        duration, worker)
 SELECT :consumer, origin, message_id, coalesce(replay, 0), coalesce(number, 1),
@@ -76,7 +78,8 @@ FROM unnest(:origin::text[], :message_id::text[], :replay::bigint[], :number::in
   AS u (origin, message_id, replay, number, outcome, error, fingerprint, duration);
 
 -- name: count
--- The counters of this worker and minute. Last in the transaction: the row is locked from here on.
+-- Counters of this worker and minute. Last in the transaction, because the row stays locked from here
+-- on.
 INSERT INTO {minute_counter} AS m (consumer, minute, worker, received, done, duplicate, failed, blocked,
                            stored, dead, quarantined, ignored)
 VALUES (:consumer, date_trunc('minute', clock_timestamp()), :worker, :received, :done, :duplicate,
@@ -93,7 +96,7 @@ ON CONFLICT (consumer, minute, worker) DO UPDATE SET
 SELECT {guard}(:xid::text);
 
 -- name: receive
--- As claim, and what is new is stored as pending.
+-- As claim, and stores the new messages as pending.
 SELECT answers, seqs, xid FROM {receive}(
   :consumer::text, :locks::bigint[], :origins::text[], :ids::text[], :types::text[],
   :versions::integer[], :keys::text[], :payloads::bytea[], :hashes::bytea[], :headers::text[],
@@ -102,20 +105,20 @@ SELECT answers, seqs, xid FROM {receive}(
   :isolated::boolean[]);
 
 -- name: notify
--- A hint to those who listen, once per batch: it takes a lock of the whole server at the commit.
+-- Wakes workers that listen. Once per batch, because the commit then takes a lock of the whole server.
 SELECT pg_notify(:channel, '');
 
 -- name: lock_keys
--- The locks of keys, sorted.
+-- Locks keys. The numbers are sorted, so that two transactions do not deadlock.
 SELECT pg_advisory_xact_lock(l) FROM unnest(:locks::bigint[]) AS l;
 
 -- name: block_followers
--- Everything behind these messages of their keys waits, also what had a retry time of its own.
+-- Blocks all messages behind these messages of their keys, including those that had a retry time.
 UPDATE {pending} p SET available_at = 'infinity'
 FROM unnest(:keys::text[], :seqs::bigint[]) AS h (key, seq)
 WHERE p.key = h.key AND p.consumer || '' = :consumer AND p.seq > h.seq
   AND p.available_at IS DISTINCT FROM 'infinity';
 
 -- name: release
--- What waits for these keys may run.
+-- Makes the blocked messages of these keys ready.
 SELECT {release}(:consumer::text, :keys::text[]);

@@ -10,14 +10,14 @@ from oncebox.model.dead_letter import DeadLetter
 from oncebox.model.filters import DeadLetterFilter
 from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import Claiming
+from oncebox.storage.postgres.claims import PostgresClaims
 from oncebox.storage.records import AuditEntry
 from oncebox.storage.sql import rows
 from oncebox.storage.steps import Steps
 
 
-class Letters(Claiming):
-    """Dead letters: found, put back, put away, told."""
+class PostgresDeadLetters(PostgresClaims):
+    """Find, retry and discard dead letters, and lease those whose hooks are due."""
 
     def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
         found = yield from connection.fetch(self._sql["newest_dead_letter"], {"consumer": consumer})
@@ -71,9 +71,9 @@ class Letters(Claiming):
         lanes = [lane(letter.key or letter.message_id or "") for letter in letters]
         params = {"consumer": consumer, "ids": ids, "lanes": lanes}
         yield from connection.execute(self._sql["retry_dead_letters"], params)
-        yield from self._park(connection, consumer, rows.heads(letters))
+        yield from self._block_followers(connection, consumer, rows.heads(letters))
         yield from self._release(connection, consumer, rows.keys_of(letters))
-        yield from self._act(connection, consumer, letters, audit)
+        yield from self._audit_letters(connection, consumer, letters, audit)
 
     def discard_dead_letters(
         self,
@@ -85,9 +85,9 @@ class Letters(Claiming):
         params = {"consumer": consumer, "ids": [letter.id for letter in letters]}
         yield from connection.execute(self._sql["discard_dead_letters"], params)
         yield from self._release(connection, consumer, rows.keys_of(letters))
-        yield from self._act(connection, consumer, letters, audit)
+        yield from self._audit_letters(connection, consumer, letters, audit)
 
-    def _act(
+    def _audit_letters(
         self,
         connection: Connection,
         consumer: str,

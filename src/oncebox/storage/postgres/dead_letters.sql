@@ -1,9 +1,9 @@
 -- name: newest_dead_letter
--- The number of the newest dead letter.
+-- The id of the newest dead letter.
 SELECT coalesce(max(id), 0) FROM {dead_letter} WHERE consumer = :consumer;
 
 -- name: find_dead_letters
--- Dead letters and quarantine that match, in the order of their numbers.
+-- Dead letters and quarantined deliveries that match, ordered by id.
 SELECT id, state, reason, seq, origin, message_id, type, version, key, blocks_key, payload, content_hash,
        headers::text, source, coordinates, occurred_at, attempts, crashes, replay, error,
        fingerprint, dead_at
@@ -21,15 +21,16 @@ WHERE consumer = :consumer AND id > :after AND id <= :up_to
 ORDER BY id LIMIT :limit;
 
 -- name: isolation
--- At which level this transaction runs.
+-- The isolation level of this transaction.
 SELECT current_setting('transaction_isolation');
 
 -- name: read_committed
--- Each statement sees what was committed before it. Said before anything is read.
+-- Each statement sees what was committed before it. Must come before anything is read.
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 -- name: busy_keys
--- The keys one of whose messages runs alone at this moment; the others' retrying heads are locked.
+-- The keys that have a message running in isolation. For the other keys, locks the message to be
+-- retried.
 WITH free AS (
   SELECT p.seq FROM {pending} p
   WHERE p.key = ANY (:keys::text[]) AND p.consumer || '' = :consumer AND p.available_at < 'infinity'
@@ -40,7 +41,8 @@ WHERE p.key = ANY (:keys::text[]) AND p.consumer || '' = :consumer AND p.availab
   AND p.seq NOT IN (SELECT free.seq FROM free);
 
 -- name: retry_dead_letters
--- Dead letters go back with their old numbers: those with a key at its end, to be released in order.
+-- Makes dead letters pending again, with their old seqs. Those with a key are blocked until release
+-- runs.
 WITH gone AS (
   DELETE FROM {dead_letter} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]) RETURNING *
 )
@@ -53,15 +55,15 @@ SELECT g.consumer, l.lane, g.seq, g.origin, g.message_id, g.type, g.version, g.k
 FROM gone g JOIN unnest(:ids::bigint[], :lanes::smallint[]) AS l (id, lane) ON l.id = g.id;
 
 -- name: discard_dead_letters
--- Dead letters are gone for good.
+-- Deletes dead letters.
 DELETE FROM {dead_letter} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]);
 
 -- name: still_dead
--- Which of these dead letters are still there, now that their keys are locked.
+-- Which of these dead letters still exist, now that their keys are locked.
 SELECT id FROM {dead_letter} WHERE consumer = :consumer AND id = ANY (:ids::bigint[]) FOR UPDATE;
 
 -- name: audit_letters
--- What an operator did.
+-- Records an operator's action on dead letters.
 INSERT INTO {audit} (consumer, action, by_whom, why, dead_id, origin, message_id, reason, replay)
 SELECT :consumer, :action, :by, :why, dead_id, origin, message_id, reason, replay
 FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::text[],
@@ -69,16 +71,16 @@ FROM unnest(:ids::bigint[], :origins::text[], :message_ids::text[], :reasons::te
   AS u (dead_id, origin, message_id, reason, replay);
 
 -- name: write_audit
--- What was done to something that is no message.
+-- Records an operator's action that does not concern a single message.
 INSERT INTO {audit} (consumer, action, by_whom, why, reason)
 VALUES (:consumer, :action, :by, :why, :about);
 
 -- name: has_unnotified
--- Whether somebody is to be told.
+-- Whether the hooks of a dead letter are due.
 SELECT EXISTS (SELECT 1 FROM {dead_letter} WHERE consumer = :consumer AND notify_at <= clock_timestamp());
 
 -- name: lease_unnotified
--- Dead letters that somebody is to be told of; until the lease ends nobody else tells them.
+-- Dead letters whose hooks are due. No other worker gets them until the lease ends.
 UPDATE {dead_letter} d SET notify_at = clock_timestamp() + make_interval(secs => :lease)
 FROM (SELECT u.id FROM {dead_letter} u
       WHERE u.consumer = :consumer AND u.notify_at <= clock_timestamp()
@@ -89,5 +91,5 @@ RETURNING d.id, d.state, d.reason, d.seq, d.origin, d.message_id, d.type, d.vers
           d.attempts, d.crashes, d.replay, d.error, d.fingerprint, d.dead_at;
 
 -- name: mark_notified
--- Somebody was told.
+-- Records that the hooks of these dead letters were called.
 UPDATE {dead_letter} SET notify_at = NULL WHERE id = ANY (:ids::bigint[]);

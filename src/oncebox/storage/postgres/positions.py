@@ -8,12 +8,12 @@ import msgspec
 
 from oncebox.model.position import Advance
 from oncebox.storage.contract import Connection
-from oncebox.storage.sql.positions import Positions
+from oncebox.storage.sql.positions import SqlPositions
 from oncebox.storage.steps import Steps
 
 
-class Positioned(Positions):
-    """How far sources were read, and by whom."""
+class PostgresPositions(SqlPositions):
+    """Positions of sources."""
 
     def advance(self, connection: Connection, consumer: str, step: Advance) -> Steps[None]:
         params = {**msgspec.structs.asdict(step), "consumer": consumer}

@@ -1,11 +1,12 @@
 -- name: positions
--- All positions of a source: part, next, mark, owner, whose row should have been renewed by now.
+-- All positions of a source. The last but one column: whether the heartbeat of the owner is overdue.
 SELECT partition, next, log_id, owner, owner_name, batch, suspects, until < clock_timestamp(), moved_at
 FROM {position} WHERE consumer = :consumer AND source = :source;
 
 -- name: take_over
--- Become the owner of a part. An owner that did not sign off leaves suspects. `from`: who may be
--- replaced; NULL where the broker says that we are the owner now.
+-- Becomes the owner of a partition. If the old owner did not sign off, the messages it had in flight
+-- become suspects. from: the owner that may be replaced; NULL if there is none. any_owner: replace any
+-- owner, because the broker assigned the partition to this worker.
 INSERT INTO {position} AS p (consumer, source, partition, next, log_id, owner, owner_name, owned_at, batch,
                              until)
 VALUES (:consumer, :source, :partition, :start, :log_id, :owner, :owner_name, clock_timestamp(), :batch,
@@ -19,37 +20,37 @@ WHERE :any_owner::boolean OR p.owner IS NOT DISTINCT FROM :from::text
 RETURNING next, log_id, suspects;
 
 -- name: advance
--- Move a position on, first in the unit of work.
+-- Moves a position forward. It is the first statement of the unit of work.
 SELECT {advance}(:consumer::text, :source::text, :partition::text, :owner::text, :old::bigint,
                  :new::bigint, :log_id::text, :suspects::integer, :heartbeat_timeout::double precision);
 
 -- name: heartbeat_partitions
--- An owner is alive, and measured its part so, some seconds ago.
+-- Records that the owner is alive, and what it measured `age` seconds ago.
 UPDATE {position} SET until = clock_timestamp() + make_interval(secs => :heartbeat_timeout),
   lag = :lag::bigint, settled = :settled::bigint,
   seen_at = clock_timestamp() - make_interval(secs => :age)
 WHERE consumer = :consumer AND source = :source AND partition = :partition AND owner = :owner;
 
 -- name: release_partition
--- An owner signs off. Of a part that has ended nothing is to come.
+-- Signs off the owner. ended: no more messages come from this partition.
 UPDATE {position} SET lag = CASE WHEN :ended::boolean THEN NULL ELSE lag END, owner = NULL, owner_name = NULL, owned_at = NULL, until = NULL
 WHERE consumer = :consumer AND source = :source AND partition = :partition AND owner = :owner;
 
 -- name: expect_crash
--- Count a crash before the next message is converted: if the process survives, it takes it back.
+-- Counts a crash before the next message is converted. If the process survives, it resets the count.
 UPDATE {position} SET crashes = crashes + 1
 WHERE consumer = :consumer AND source = :source AND partition = :partition AND owner = :owner
   AND next = :old::bigint
 RETURNING crashes;
 
 -- name: undo_expected_crash
--- Converting the next message did not crash the process.
+-- Resets the count: converting the next message did not crash the process.
 UPDATE {position} SET crashes = 0
 WHERE consumer = :consumer AND source = :source AND partition = :partition AND owner = :owner
   AND next = :old::bigint;
 
 -- name: skip
--- Move a position over messages that are gone. Not twice: the second time it is there already.
+-- Moves a position past messages that the source deleted. Does nothing the second time.
 UPDATE {position} SET next = :new::bigint, log_id = :log_id::text, crashes = 0,
   skipped = skipped + :count::bigint, skipped_at = clock_timestamp(), skipped_why = :why::text,
   moved_at = clock_timestamp()
@@ -58,13 +59,13 @@ WHERE consumer = :consumer AND source = :source AND partition = :partition AND o
 RETURNING next;
 
 -- name: report_outage
--- A worker cannot read its source.
+-- Records that a worker cannot read its source.
 INSERT INTO {outage} (consumer, source, worker, why, since, until)
 VALUES (:consumer, :source, :worker, :why::text, clock_timestamp(),
         clock_timestamp() + make_interval(secs => :heartbeat_timeout))
 ON CONFLICT (consumer, source, worker) DO UPDATE SET why = excluded.why, until = excluded.until;
 
 -- name: end_outage
--- A worker reads its source again, or stops. Rows of workers that died are removed as well.
+-- Records that a worker reads its source again, or stops. Also deletes the rows of crashed workers.
 DELETE FROM {outage}
 WHERE consumer = :consumer AND source = :source AND (worker = :worker OR until < clock_timestamp());

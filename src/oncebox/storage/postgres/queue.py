@@ -1,4 +1,4 @@
-"""Draining on PostgreSQL: lanes are rows, and whoever drains one holds its lock."""
+"""The queue on PostgreSQL: each lane is a row, and a worker locks the rows of its lanes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from oncebox.errors import ConfigurationError, Conflict
 from oncebox.model.ordering import LANES
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import TOO_STRICT, Claiming, milliseconds
+from oncebox.storage.postgres.claims import TOO_STRICT, PostgresClaims, milliseconds
 from oncebox.storage.records import NO_FLOORS, Floors, PendingMessage, TakenBatch, WorkerInfo
 from oncebox.storage.sql import rows
 from oncebox.storage.steps import Steps
 
 LANES_AT_ONCE = 8
-"""How many lanes a batch may come from: where little is stored, one lane would not fill it."""
+"""Lanes that a batch may come from. If few messages are stored, one lane does not fill a batch."""
 
 
-class Draining(Claiming):
-    """Stored messages, taken from lanes that are locked."""
+class PostgresQueue(PostgresClaims):
+    """Take stored messages from locked lanes."""
 
     def sign_on(self, connection: Connection, consumer: str, worker: WorkerInfo) -> Steps[None]:
         lanes = {"consumer": consumer, "lanes": LANES}
@@ -31,7 +31,7 @@ class Draining(Claiming):
         yield from connection.execute(self._sql["sign_off"], named(consumer, worker))
 
     def has_work(self, connection: Connection, consumer: str) -> Steps[bool]:
-        """To take what is ready costs no more than to look for it."""
+        """Always True: searching costs as much as taking."""
         yield from ()
         return True
 
@@ -108,20 +108,20 @@ class Draining(Claiming):
         row: PendingMessage,
         *,
         delay: float,
-        died: bool = False,
+        crashed: bool = False,
         error: str | None = None,
     ) -> Steps[int]:
         yield from self._lock_keys(connection, consumer, [row.message.key])
         params = {
             "seq": row.seq,
             "crashes": row.crashes,
-            "died": int(died),
+            "crashed": int(crashed),
             "delay": delay,
             "error": error,
         }
         found = yield from connection.fetch(self._sql["postpone"], params)
         if found and row.message.key is not None:
-            yield from self._park(connection, consumer, [(row.message.key, row.seq)])
+            yield from self._block_followers(connection, consumer, [(row.message.key, row.seq)])
         if not found:
             raise Conflict
         return int(found[0][0])
@@ -196,7 +196,7 @@ def _stored(row: Sequence[Any]) -> PendingMessage:
 
 
 def named(consumer: str, worker: WorkerInfo) -> rows.Row:
-    """A worker as parameters."""
+    """The parameters that describe a worker."""
     return {
         "consumer": consumer,
         "name": worker.name,

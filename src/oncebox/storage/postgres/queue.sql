@@ -1,10 +1,10 @@
 -- name: make_lanes
--- The lanes of a consumer.
+-- Creates the lanes of a consumer.
 INSERT INTO {lane} (consumer, lane) SELECT :consumer, lane FROM generate_series(0, :lanes - 1) lane
 ON CONFLICT DO NOTHING;
 
 -- name: sign_on
--- A worker is there, and will say so again before this long.
+-- Records a worker, and until when it sends its next heartbeat.
 INSERT INTO {worker} (consumer, name, incarnation, batch, until)
 VALUES (:consumer, :name, :incarnation, :batch,
         clock_timestamp() + make_interval(secs => :heartbeat_timeout))
@@ -12,7 +12,7 @@ ON CONFLICT (consumer, incarnation) DO UPDATE SET
   heartbeat_at = clock_timestamp(), until = excluded.until, taken_over_at = NULL;
 
 -- name: sign_off
--- A worker is gone.
+-- Deletes a worker that stops.
 DELETE FROM {worker} WHERE consumer = :consumer AND incarnation = :incarnation;
 
 -- name: other_workers
@@ -31,32 +31,32 @@ WHERE consumer = :consumer AND until < clock_timestamp() AND taken_over_at IS NU
 DELETE FROM {worker} WHERE consumer = :consumer AND until < clock_timestamp() - interval '1 hour';
 
 -- name: take
--- What is ready, with the lanes that hold it locked.
+-- The ready messages of lanes, which are locked.
 SELECT state, xid, lane, seq, origin, message_id, type, version, key, payload, headers, source,
        coordinates, occurred_at, attempts, isolated, crashes, replay, last_error
 FROM {take}(:consumer::text, :limit::integer, :lanes::integer, :timeout::text, :wake::boolean,
             :floors::bigint[], :due::timestamptz, :server::timestamptz);
 
 -- name: raise_floors
--- Where to begin in each lane from now on. First in its transaction.
+-- Where to begin in each lane from now on. Must be the first statement of its transaction.
 SELECT p_floors, p_due, p_server, p_drawn, p_noted_at, p_xid
 FROM {raise_floors}(:consumer::text, :incarnation::text, :floors::bigint[], :due::timestamptz,
                     :server::timestamptz, :drawn::bigint, :noted_at::timestamptz, :xid::text);
 
 -- name: clear_crash_evidence
--- A worker rolled back and is alive: locking its lanes once more clears the evidence of a death. What
--- somebody else left there is not touched.
+-- A worker rolled back without a crash: it locks its lanes once more, which clears the evidence.
+-- Evidence that other workers left is not cleared.
 SELECT lane FROM {lane}
 WHERE consumer = :consumer AND lane = ANY (:lanes::smallint[])
   AND xmax::text = mod(:xid::numeric, 4294967296)::text
 FOR UPDATE;
 
 -- name: limit_transaction
--- The server may not have noticed yet that our old connection is gone: wait, but not for long.
+-- The server may not have noticed yet that the old connection is closed: wait for it, but only 2 s.
 SELECT set_config('lock_timeout', '2s', true);
 
 -- name: find_vanished
--- Which of these messages are neither pending nor dead, and were not finished by somebody else: every
+-- Which of these messages are neither pending nor dead, and were not finished by another worker: every
 -- run of a stored message leaves a row.
 SELECT m.seq
 FROM unnest(:seqs::bigint[], :origins::text[], :ids::text[], :replays::bigint[])
@@ -71,13 +71,14 @@ WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
                   WHERE r.id = m.replay AND r.state IN ('cancelling', 'cancelled'));
 
 -- name: remove
--- Take these messages out, all of them or none.
+-- Deletes these messages from the queue, all or none.
 SELECT {remove}(:seqs::bigint[]);
 
 -- name: postpone
--- A message is about to run alone: its death is recorded in advance. The time is its token. Or it
--- is only put off. Not if an operator put an earlier one of its key back meanwhile.
-UPDATE {pending} SET crashes = crashes + :died, last_error = coalesce(:error, last_error),
+-- Postpones a message. If it is about to run in isolation, its crash is recorded in advance, and
+-- available_at is its token. Finds no row if an operator made an earlier message of its key pending
+-- meanwhile.
+UPDATE {pending} SET crashes = crashes + :crashed, last_error = coalesce(:error, last_error),
   available_at = clock_timestamp() + make_interval(secs => :delay)
 WHERE seq = :seq AND available_at IS NULL AND crashes = :crashes
   AND NOT EXISTS (SELECT 1 FROM {pending} e
@@ -86,12 +87,12 @@ WHERE seq = :seq AND available_at IS NULL AND crashes = :crashes
 RETURNING (extract(epoch FROM available_at) * 1000000)::bigint;
 
 -- name: take_isolated
--- Take out the message that runs alone; NULL where it was overtaken.
+-- Deletes the message that is about to run in isolation. NULL if another worker was faster.
 SELECT {take_isolated}(:seq::bigint, :token::bigint, :timeout::text);
 
 -- name: undo_crash
--- It did not die after all. A run that had begun counts as an attempt; one whose token is still its
--- own may be run again soon.
+-- Undoes a crash recorded in advance. A run that had begun counts as an attempt. If no other worker
+-- changed the token, the message may run again after the delay.
 UPDATE {pending} SET crashes = greatest(crashes - 1, 0), attempts = attempts + :counted::integer,
   last_error = coalesce(:error, last_error),
   available_at = CASE
@@ -101,19 +102,19 @@ WHERE seq = (SELECT p.seq FROM {pending} p WHERE p.seq = :seq AND p.crashes > 0
              FOR UPDATE SKIP LOCKED);
 
 -- name: isolate
--- These messages run alone from now on: one of them keeps the others from being committed.
+-- Isolates these messages: one of them prevents the others from being committed.
 UPDATE {pending} SET isolated = true WHERE seq IN (
   SELECT seq FROM {pending} WHERE seq = ANY (:seqs::bigint[]) AND available_at IS NULL
   FOR UPDATE SKIP LOCKED);
 
 -- name: count_crashes
--- How many messages run alone or have killed their process lately.
+-- How many pending messages crashed a process, and how many dead letters of the last 10 minutes did.
 SELECT (SELECT count(*) FROM {pending} WHERE consumer = :consumer AND crashes > 0)
      + (SELECT count(*) FROM {dead_letter} WHERE consumer = :consumer AND crashes > 0
         AND dead_at > clock_timestamp() - interval '10 minutes');
 
 -- name: end_overdue_transactions
--- Before PostgreSQL 17 nothing else ends a transaction that was left behind in pipeline mode.
+-- Before PostgreSQL 17 nothing else ends the transaction of a suspended process in pipeline mode.
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE usename = current_user AND datname = current_database() AND pid <> pg_backend_pid()
   AND CASE WHEN application_name ~ '^oncebox until [0-9]{1,15}$'

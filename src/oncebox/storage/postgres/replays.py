@@ -1,4 +1,4 @@
-"""Replaying on PostgreSQL."""
+"""Replays on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import Claiming
-from oncebox.storage.sql.replays import Replaying, ReplayItem
+from oncebox.storage.postgres.claims import PostgresClaims
+from oncebox.storage.sql.replays import ReplayItem, SqlReplays
 from oncebox.storage.steps import Steps
 
 
-class Replayed(Claiming, Replaying):
-    """Keys are locked before numbers are drawn."""
+class PostgresReplays(PostgresClaims, SqlReplays):
+    """Locks the keys of messages before it draws new seqs for them."""
 
-    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+    def _stop_purging(self, connection: Connection, consumer: str) -> Steps[None]:
         yield from self._read_committed(connection)
-        lock = {"lock": self._forgetting_lock(consumer)}
+        lock = {"lock": self._purge_lock(consumer)}
         yield from connection.execute(self._sql["stop_purging"], lock)
 
     def _store_again(
@@ -35,7 +35,7 @@ class Replayed(Claiming, Replaying):
         }
         return len((yield from connection.fetch(self._sql["store_again"], params)))
 
-    def _take_back(
+    def _remove_replayed(
         self,
         connection: Connection,
         consumer: str,
@@ -46,9 +46,9 @@ class Replayed(Claiming, Replaying):
     ) -> Steps[int]:
         yield from self._check_isolation(connection)
         yield from self._lock_keys(connection, consumer, keys)
-        gone = yield from connection.fetch(self._sql["take_back"], {"seqs": list(seqs)})
+        gone = yield from connection.fetch(self._sql["remove_replayed"], {"seqs": list(seqs)})
         dead = yield from connection.fetch(
-            self._sql["take_back_dead_letters"], {"ids": list(letters)}
+            self._sql["remove_replayed_dead_letters"], {"ids": list(letters)}
         )
         return int(gone[0][0]) + int(dead[0][0])
 

@@ -1,4 +1,4 @@
-"""Forgetting on PostgreSQL."""
+"""Purge, archive and restore on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import Claiming
+from oncebox.storage.postgres.claims import PostgresClaims
 from oncebox.storage.records import ArchivedMessage, ArchivedRef, Run
-from oncebox.storage.sql.archives import Archiving, Name
-from oncebox.storage.sql.retention import Keeping
+from oncebox.storage.sql.archives import Name, SqlArchives
+from oncebox.storage.sql.retention import SqlRetention
 from oncebox.storage.steps import Steps
 
 
-class Forgetful(Claiming, Keeping, Archiving):
-    """Old messages are where they are on the disk: a window is some pages."""
+class PostgresRetention(PostgresClaims, SqlRetention, SqlArchives):
+    """Finds old messages by their place on disk: a window is a range of pages."""
 
     def take_purge_turn(
         self, connection: Connection, *, consumer: str, every: float
@@ -33,18 +33,18 @@ class Forgetful(Claiming, Keeping, Archiving):
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[int]:
         params = {"consumer": consumer, "watermark": watermark, "window": window}
-        return (yield from self._forget(connection, consumer, "purge", params))
+        return (yield from self._purge_unless_replay(connection, consumer, "purge", params))
 
-    def _forget(
+    def _purge_unless_replay(
         self, connection: Connection, consumer: str, name: str, params: dict[str, Any]
     ) -> Steps[int]:
-        """Forget messages, unless a replay is about to begin: it may want them."""
+        """Purge messages, unless a replay is about to begin: it may need them."""
         yield from self._read_committed(connection)
-        yield from self._be_polite(connection)
-        lock = {"lock": self._forgetting_lock(consumer)}
+        yield from self._limit_lock_wait(connection)
+        lock = {"lock": self._purge_lock(consumer)}
         if not (yield from connection.fetch(self._sql["may_purge"], lock))[0][0]:
             return 0
-        # A later statement: it sees what was wanted by whoever had the lock.
+        # A later statement than the lock: it sees the messages of a replay that held the lock.
         found = yield from connection.fetch(self._sql[name], params)
         return int(found[0][0])
 
@@ -63,7 +63,9 @@ class Forgetful(Claiming, Keeping, Archiving):
             "runs": [message.runs for message in messages],
             "kept": [message.has_payload for message in messages],
         }
-        return (yield from self._forget(connection, consumer, "purge_archived", params))
+        return (
+            yield from self._purge_unless_replay(connection, consumer, "purge_archived", params)
+        )
 
     def _restore(
         self, connection: Connection, consumer: str, records: Sequence[ArchivedMessage]
@@ -107,5 +109,5 @@ class Forgetful(Claiming, Keeping, Archiving):
         self, connection: Connection, consumer: str, keys: Sequence[str | None]
     ) -> Steps[None]:
         yield from self._check_isolation(connection)
-        yield from self._be_polite(connection)
+        yield from self._limit_lock_wait(connection)
         yield from self._lock_keys(connection, consumer, keys)

@@ -1,4 +1,4 @@
-"""Sequencing on PostgreSQL."""
+"""Sequence numbers on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from oncebox.model.sequencing import Numbers
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import Claiming
+from oncebox.storage.postgres.claims import PostgresClaims
 from oncebox.storage.records import Count, Move
-from oncebox.storage.sql.sequences import Sequencing
+from oncebox.storage.sql.sequences import SqlSequences
 from oncebox.storage.steps import Steps
 
 
-class Sequenced(Claiming, Sequencing):
-    """Numbers are only touched under the locks of their keys."""
+class PostgresSequences(PostgresClaims, SqlSequences):
+    """Reads and writes sequences only while it holds the locks of their keys."""
 
     def sequence_states(
         self, connection: Connection, consumer: str, counts: Sequence[Count]
@@ -54,12 +54,12 @@ class Sequenced(Claiming, Sequencing):
 
     def try_lock_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
         yield from self._check_isolation(connection)
-        yield from self._be_polite(connection)
+        yield from self._limit_lock_wait(connection)
         (lock,) = self._locks(consumer, [key])
         found = yield from connection.fetch(self._sql["try_lock_key"], {"lock": lock})
         return bool(found[0][0])
 
-    def _aged(self, age: float) -> dict[str, Any]:
+    def _age_params(self, age: float) -> dict[str, Any]:
         return {"age": age}
 
 

@@ -1,1 +1,1 @@
-"""What the stores of SQL databases share."""
+"""Code that the stores of SQL databases share."""

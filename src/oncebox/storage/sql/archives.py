@@ -1,5 +1,4 @@
-"""Archiving: messages as they go into an archive and come back, and as they are erased. The same on
-every database, but for lists and times."""
+"""Archive, restore and erase messages; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -24,50 +23,54 @@ Name = tuple[str, str]
 """The origin and the id of a message."""
 
 
-class Archiving(Dialect):
-    """A store, as far as messages are archived, restored and erased."""
+class SqlArchives(Dialect):
+    """Archive, restore and erase messages."""
 
     @abstractmethod
     def _window(self, window: Any) -> dict[str, Any]:
-        """Where old messages are, as parameters."""
+        """The parameters of a window."""
 
     @abstractmethod
     def _names(self, names: Sequence[Name]) -> dict[str, Any]:
-        """Messages as parameters."""
+        """The parameters that name messages."""
 
     @abstractmethod
     def purge_archived(
         self, connection: Connection, consumer: str, messages: Sequence[ArchivedRef]
     ) -> Steps[int]:
-        """Forget messages that are archived, unless they have changed since; says how many."""
+        """Delete archived messages that have not changed since. Returns how many."""
 
     @abstractmethod
     def _restore(
         self, connection: Connection, consumer: str, records: Sequence[ArchivedMessage]
     ) -> Steps[list[Sequence[Any]]]:
-        """Bring messages back; answers those that were not there."""
+        """Insert messages. Returns those that did not exist."""
 
     @abstractmethod
     def _restore_runs(
         self, connection: Connection, consumer: str, runs: Sequence[tuple[Name, Run]]
     ) -> Steps[None]:
-        """Bring attempts back."""
+        """Insert attempts."""
 
     @abstractmethod
     def _selection(self, consumer: str, filter: MessageFilter) -> tuple[str, dict[str, Any]]:
-        """The statement that finds selected messages, and its parameters."""
+        """The statement that finds the messages of a filter, and its parameters."""
 
     @abstractmethod
     def _lock_names(
         self, connection: Connection, consumer: str, keys: Sequence[str | None]
     ) -> Steps[None]:
-        """Lock the keys of messages, where keys are locked."""
+        """Lock the keys of messages, if the database has such locks."""
 
     def old_size(
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[tuple[int, int]]:
-        """How many messages are old within a window, and the bytes of their payloads, about."""
-        params = {"consumer": consumer, "watermark": self._kept(watermark), **self._window(window)}
+        """How many old messages a window has, and roughly the bytes of their payloads."""
+        params = {
+            "consumer": consumer,
+            "watermark": self._time_param(watermark),
+            **self._window(window),
+        }
         count, size = (yield from connection.fetch(self._sql["old_size"], params))[0]
         return int(count), int(size)
 
@@ -81,15 +84,18 @@ class Archiving(Dialect):
         after: int = 0,
         limit: int = MANY,
     ) -> Steps[list[ArchivedMessage]]:
-        """What may be forgotten within a window, behind a number, with its attempts."""
+        """The messages of a window that may be purged, with their attempts.
+
+        Only those after the seq `after`.
+        """
         params = {
             "consumer": consumer,
-            "watermark": self._kept(watermark),
+            "watermark": self._time_param(watermark),
             **self._window(window),
             "after": after,
             "limit": limit,
         }
-        yield from self._be_polite(connection)
+        yield from self._limit_lock_wait(connection)
         found = yield from connection.fetch(self._sql["old_messages"], params)
         if not found:
             return []
@@ -124,7 +130,7 @@ class Archiving(Dialect):
         )
 
     def purge_paused_until(self, connection: Connection, consumer: str) -> Steps[datetime | None]:
-        """Until when nothing is forgotten, because something was restored."""
+        """Until when no messages are purged, because an archive was restored."""
         params = {"consumer": consumer, **self._times()}
         found = yield from connection.fetch(self._sql["purge_paused_until"], params)
         return self._moment(found[0][0]) if found else None
@@ -139,30 +145,30 @@ class Archiving(Dialect):
         file: str,
         audit: AuditEntry,
     ) -> Steps[None]:
-        """Before a file is restored: nothing is forgotten for some seconds; numbers are free."""
+        """Prepare to restore a file: pause the purge, and check that its seqs are not in use."""
         last, is_used = (yield from connection.fetch(self._sql["last_seq"], {}))[0]
         if last < last_seq:
             if is_used:
                 raise ArchiveError(
-                    f"{file} comes from another database: it can be restored into that one, or "
-                    "into an empty one"
+                    f"{file} comes from another database: restore it into that database or into "
+                    "an empty one"
                 )
             yield from connection.fetch(self._sql["raise_seq"], {"last": last_seq})
-        hold = {"consumer": consumer, **self._times(keep)}
-        yield from connection.execute(self._sql["hold"], hold)
+        pause = {"consumer": consumer, **self._times(keep)}
+        yield from connection.execute(self._sql["pause_purge"], pause)
         yield from self.write_audit(connection, consumer, audit, file)
 
     def write_audit(
         self, connection: Connection, consumer: str, audit: AuditEntry, about: str
     ) -> Steps[None]:
-        """Write down what was done to something that is no message."""
+        """Record an operator's action that does not concern a single message."""
         noted = {**msgspec.structs.asdict(audit), "consumer": consumer, "about": about}
         yield from connection.execute(self._sql["write_audit"], {**noted, **self._times()})
 
     def restore(
         self, connection: Connection, consumer: str, records: Sequence[ArchivedMessage]
     ) -> Steps[int]:
-        """Bring messages back, with their attempts; says how many were not there."""
+        """Insert archived messages and their attempts. Returns how many did not exist."""
         found = yield from self._restore(connection, consumer, records)
         restored = {(origin, id) for origin, id in found}
         runs = [
@@ -178,21 +184,24 @@ class Archiving(Dialect):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Messages that match, in any state: key, origin, id, whether anything is to be erased."""
+        """Find the messages that match, in any state.
+
+        Each row has key, origin, id, and True if there is data to erase.
+        """
         sql, params = self._selection(consumer, filter)
-        wanted = self._sql["find_messages"].replace("PAST", sql)
+        wanted = self._sql["find_messages"].replace("SELECTED", sql)
         return (yield from connection.fetch(wanted, params))
 
     def count_quarantined(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[int]:
-        """How many quarantined deliveries may be about the same, by their key or id."""
+        """How many never-claimed deliveries in quarantine have the key or id of the filter."""
         params = {
             "consumer": consumer,
             "key": filter.get("key"),
             "ids": self._list(list(filter.get("ids") or [])),
         }
-        found = yield from connection.fetch(self._sql["quarantined_letters"], params)
+        found = yield from connection.fetch(self._sql["count_quarantined"], params)
         return int(found[0][0])
 
     def erase(
@@ -202,7 +211,7 @@ class Archiving(Dialect):
         messages: Sequence[tuple[str | None, str, str]],
         audit: AuditEntry,
     ) -> Steps[int]:
-        """Erase the payloads of messages, given by key, origin and id, that are finished."""
+        """Erase the payloads of finished messages, given by key, origin and id."""
         yield from self._lock_names(connection, consumer, [key for key, _, _ in messages])
         names = {"consumer": consumer, **self._names([(o, i) for _, o, i in messages])}
         found = yield from connection.fetch(self._sql["erase"], names)

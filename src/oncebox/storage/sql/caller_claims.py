@@ -1,4 +1,4 @@
-"""Caller's claims: what PostgreSQL and SQLite have in common."""
+"""Claims in the caller's transaction; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import ClaimState
-from oncebox.storage.sql.migrations import CLAIMS, Migrated
+from oncebox.storage.sql.migrations import CLAIMS, SqlSchema
 from oncebox.storage.steps import Steps
 
 REFUSED = frozenset({ClaimState.refused, ClaimState.payload_mismatch, ClaimState.too_late})
-"""What a claim returns if the caller gets an error: nothing stays stored then."""
+"""States for which the caller gets an error. Nothing stays stored then."""
 
 
-class CountsDuplicates(Migrated):
-    """Counts the duplicates of caller's claims. New claims are counted by their inbox rows."""
+class CountsDuplicates(SqlSchema):
+    """Counts the duplicates of callers' claims. New claims are counted by their inbox rows."""
 
     _has_counters: bool | None = None
-    """Whether the schema has counters; None until the first duplicate."""
+    """True if the schema has counters; None until the first duplicate."""
 
     def _count_duplicates(
         self, connection: Connection, states: str, params: Mapping[str, Any]

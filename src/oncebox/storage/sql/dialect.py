@@ -1,4 +1,4 @@
-"""Dialect: what parts of a store that are the same on every database need to know of one."""
+"""Dialect: how the shared code of the SQL stores passes times, lists and locks to a database."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from oncebox.storage.steps import Steps
 
 
 class Dialect(ABC):
-    """How a database keeps time, takes lists and waits."""
+    """How a database stores times, takes lists and waits for locks."""
 
     _sql: dict[str, str]
 
     @abstractmethod
     def _moment(self, value: Any) -> datetime | None:
-        """A time as the database keeps it."""
+        """Convert a time that the database stored."""
 
     @abstractmethod
-    def _kept(self, time: datetime | None) -> Any:
-        """A time as the database wants it."""
+    def _time_param(self, time: datetime | None) -> Any:
+        """Convert a time to a parameter."""
 
     @abstractmethod
     def _times(self, rest: float = 0) -> dict[str, Any]:
-        """What a statement must be told of the time: now, and the time in so many seconds."""
+        """The parameters of statements that need the time: now, and in `rest` seconds."""
 
     @abstractmethod
-    def _be_polite(self, connection: Connection) -> Steps[None]:
-        """Do not wait for locks for long, and do not outlive being stopped."""
+    def _limit_lock_wait(self, connection: Connection) -> Steps[None]:
+        """Limit how long this transaction waits for locks, and how long it may take.
+
+        So background work does not block messages, even if its process is suspended.
+        """
 
     @abstractmethod
     def _list(self, values: Sequence[Any]) -> Any:
-        """A list as the database wants it."""
+        """Convert a list to a parameter."""

@@ -1,4 +1,4 @@
-"""Migrations: create the tables, bring them up to date, and print the statements for review."""
+"""Migrations: create the tables, upgrade them, and print the statements for review."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CLAIMS = 1
 """The version of a schema that has only the tables of claim()."""
 
 
-class Migrated:
-    """The part of a store that knows its statements, its migrations and its version."""
+class SqlSchema:
+    """The statements of a store, its migrations and its version."""
 
     dialect: str
 
@@ -25,11 +25,11 @@ class Migrated:
         self._sql = statements(self.dialect, names)
 
     def _meta_name(self) -> str:
-        """The name by which the database knows the table of the version."""
+        """The name of the version table, in the form that has_schema_version takes."""
         return self.names.quoted("schema_version")
 
     def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
-        """The schema's version and the oldest code that it serves; None without tables."""
+        """The version of the schema and the oldest code it serves; None if there are no tables."""
         there = yield from connection.fetch(
             self._sql["has_schema_version"], {"meta": self._meta_name()}
         )
@@ -76,8 +76,7 @@ def missing(history: list[Migration], version: int) -> list[Migration]:
 def check(history: list[Migration], found: tuple[int, int] | None) -> None:
     """Raise unless this code can work with the schema that was found.
 
-    A schema that is newer than the code is accepted if it still serves it: this makes rolling
-    deploys possible.
+    A newer schema is accepted if it still serves this code. This makes rolling deploys possible.
     """
     newest = history[-1].version
     if found is None:

@@ -1,4 +1,4 @@
-"""Names: the tables' names, made from a prefix and a schema that are checked and quoted."""
+"""Names of tables, built from a prefix and a schema, checked and quoted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from oncebox.errors import ConfigurationError
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _PLACEHOLDER = re.compile(r"(INDEX )?\{([a-z_]+)\}")
 _ROOM = 24
-"""The longest name that a prefix is put in front of."""
+"""Length of the longest name that follows a prefix."""
 
 
 class Names:
-    """What `{inbox}`, `{pending}`, ... stand for in the .sql files."""
+    """Fills in `{inbox}`, `{pending}`, ... in the .sql files."""
 
     def __init__(self, prefix: str = "oncebox_", schema: str | None = None) -> None:
         _check("prefix", prefix, 63 - _ROOM)
@@ -23,16 +23,16 @@ class Names:
         self.schema = schema
 
     def quoted(self, name: str) -> str:
-        """A table's name as SQL writes it."""
+        """The quoted name of a table."""
         table = f'"{self.prefix}{name}"'
         return f'"{self.schema}".{table}' if self.schema else table
 
     def fill(self, sql: str) -> str:
-        """Replace `{inbox}` and its like."""
+        """Replace placeholders such as `{inbox}` by names."""
         return _PLACEHOLDER.sub(self._fill_one, sql)
 
     def _fill_one(self, match: re.Match[str]) -> str:
-        # An index lives in its table's schema, and CREATE INDEX must not say so.
+        # An index is in the schema of its table, and CREATE INDEX must not name the schema.
         return f'INDEX "{self.prefix}{match[2]}"' if match[1] else self.quoted(match[2])
 
 

@@ -1,4 +1,4 @@
-"""Positions: how far sources were read, and by whom. The same on every database, but for time."""
+"""Positions of sources; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 
-class Positions(Dialect):
-    """A store, as far as it keeps positions."""
+class SqlPositions(Dialect):
+    """How far each partition has been read, and which worker reads it."""
 
     @abstractmethod
     def _until(self, heartbeat_timeout: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reading: what operators look at. The same on every database, but for how it keeps time."""
+"""Status, lists and details for operators; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 MANY = 100_001
-"""Rows that are counted at most: beyond, it does not matter any more."""
+"""The largest count: counting more rows would only cost time."""
 
 T = TypeVar("T")
 
 
-class Reading(Dialect):
-    """A store, as far as people look into it."""
+class SqlReading(Dialect):
+    """Status, lists and details for operators."""
 
     def status(self, connection: Connection, consumer: str) -> Steps[Status]:
-        """How a consumer is."""
-        some = {"consumer": consumer, "limit": MANY, "now": self._kept(datetime.now(UTC))}
+        """Counts, rates, workers and positions of a consumer."""
+        some = {"consumer": consumer, "limit": MANY, "now": self._time_param(datetime.now(UTC))}
         pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
         oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
         awaiting = (yield from connection.fetch(self._sql["count_awaiting"], some))[0]
-        house = yield from connection.fetch(self._sql["purge_state"], some)
-        forgotten, kept, hold = house[0] if house else (None, None, None)
+        found = yield from connection.fetch(self._sql["purge_state"], some)
+        purged_before, last_purge_at, paused_until = found[0] if found else (None, None, None)
         dead = yield from connection.fetch(self._sql["count_dead_letters"], some)
         workers = yield from connection.fetch(self._sql["workers"], some)
         partitions = yield from connection.fetch(self._sql["all_positions"], some)
         outages = yield from connection.fetch(self._sql["outages"], some)
         rates = {}
         for minutes in (1, 5, 60):
-            # Counters are kept by the minute: the one that has begun belongs to it.
+            # There is one counter row per minute. Include the minute that has just begun.
             earliest = datetime.now(UTC) - timedelta(minutes=minutes + 1)
             rates[minutes] = yield from self.rates(connection, consumer, since=earliest)
         ready, retrying, blocked, isolated = map(int, pending)
@@ -60,19 +60,19 @@ class Reading(Dialect):
             gaps=int(awaiting[1]),
             oldest_gap=self._moment(awaiting[2]),
             oldest_pending=self._moment(oldest[0][0]) if oldest else None,
-            purged_before=self._moment(forgotten),
-            last_purge_at=self._moment(kept),
-            purge_paused_until=self._moment(hold),
+            purged_before=self._moment(purged_before),
+            last_purge_at=self._moment(last_purge_at),
+            purge_paused_until=self._moment(paused_until),
             dead=[DeadLetterCount(*row) for row in dead],
             rates=rates,
-            workers=[self._made(WorkerStatus, row) for row in workers],
-            partitions=[self._made(PartitionStatus, row) for row in partitions],
-            outages=[self._made(Outage, row) for row in outages],
+            workers=[self._struct(WorkerStatus, row) for row in workers],
+            partitions=[self._struct(PartitionStatus, row) for row in partitions],
+            outages=[self._struct(Outage, row) for row in outages],
         )
 
     def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
-        """What happened since a time."""
-        params = {"consumer": consumer, "earliest": self._kept(since)}
+        """How many messages had which outcome since a time, to the minute."""
+        params = {"consumer": consumer, "earliest": self._time_param(since)}
         row = (yield from connection.fetch(self._sql["rates"], params))[0]
         return Rates(*map(int, row))
 
@@ -88,10 +88,10 @@ class Reading(Dialect):
         type: str | None = None,
         key: str | None = None,
     ) -> Steps[list[MessageSummary]]:
-        """Messages that arrived since a time, behind a number, the newest last."""
+        """The messages that arrived last, in order of arrival; or those after the seq `after`."""
         params = {
             "consumer": consumer,
-            "since": self._kept(since),
+            "since": self._time_param(since),
             "after": after,
             "limit": limit,
             "state": state,
@@ -99,16 +99,16 @@ class Reading(Dialect):
             "key": key,
         }
         found = yield from connection.fetch(self._sql["messages"], params)
-        return [self._made(MessageSummary, row) for row in found]
+        return [self._struct(MessageSummary, row) for row in found]
 
     def message(
         self, connection: Connection, consumer: str, id: str, origin: str | None
     ) -> Steps[list[MessageDetail]]:
-        """Everything about the messages of an id: one per origin."""
+        """Everything about the messages with an id, one per origin."""
         params = {"consumer": consumer, "id": id, "origin": origin}
         details = []
         for row in (yield from connection.fetch(self._sql["message_named"], params)):
-            seen = self._made(MessageSummary, row[:12])
+            seen = self._struct(MessageSummary, row[:12])
             named = {**params, "origin": seen.origin}
             attempts = yield from connection.fetch(self._sql["attempts"], named)
             actions = yield from connection.fetch(self._sql["audits"], named)
@@ -123,8 +123,8 @@ class Reading(Dialect):
                     self._moment(occurred_at),
                     (yield from self._waits(connection, consumer, seen)),
                     (yield from self._letter(connection, consumer, seen)),
-                    [self._made(Attempt, attempt) for attempt in attempts],
-                    [self._made(AuditRecord, action) for action in actions],
+                    [self._struct(Attempt, attempt) for attempt in attempts],
+                    [self._struct(AuditRecord, action) for action in actions],
                 )
             )
         return details
@@ -132,7 +132,7 @@ class Reading(Dialect):
     def _waits(
         self, connection: Connection, consumer: str, seen: MessageSummary
     ) -> Steps[str | None]:
-        """What a pending message waits for, in words."""
+        """What a pending message waits for, as a text for people."""
         params = {"consumer": consumer, "seq": seen.seq}
         if seen.state == "awaiting_sequence":
             found = yield from connection.fetch(self._sql["awaiting_of_message"], params)
@@ -151,28 +151,31 @@ class Reading(Dialect):
         elif kind == "retrying":
             words.append(f"until {self._moment(due_at):%Y-%m-%d %H:%M:%S}")
         if isolated:
-            words.append("to be run alone")
+            words.append("to run in isolation")
         if crashes:
-            words.append(f"its process died {crashes} times in a row")
+            words.append(f"crashed its process {crashes} times in a row")
         return ", ".join(words) or None
 
     def _letter(
         self, connection: Connection, consumer: str, seen: MessageSummary
     ) -> Steps[int | None]:
         params = {"consumer": consumer, "seq": seen.seq}
-        found = yield from connection.fetch(self._sql["letter_of"], params)
+        found = yield from connection.fetch(self._sql["dead_letter_of"], params)
         return int(found[0][0]) if found else None
 
     def dead_letter_groups(
         self, connection: Connection, consumer: str, *, limit: int
     ) -> Steps[list[DeadLetterGroup]]:
-        """Dead letters by what they died of, the most frequent first."""
+        """Counts of dead letters by state, reason, error and type, the largest first."""
         params = {"consumer": consumer, "limit": limit}
         found = yield from connection.fetch(self._sql["dead_letter_groups"], params)
-        return [self._made(DeadLetterGroup, row) for row in found]
+        return [self._struct(DeadLetterGroup, row) for row in found]
 
-    def _made(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
-        """A value of a row; its fields whose names end with _at, or are "at", are times."""
+    def _struct(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
+        """Make a struct from a row.
+
+        Fields named "at" or "..._at" are times, fields named "is_..." are booleans.
+        """
         fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
         return kind(
             *(
@@ -187,5 +190,5 @@ class Reading(Dialect):
 
 
 def _until(number: int, following: int | None) -> str:
-    missing = "what comes before" if following is None else f"number {following}"
-    return f"for {missing} of its key: its own is {number}"
+    missing = "earlier sequence numbers" if following is None else f"sequence number {following}"
+    return f"for {missing} of its key; its own is {number}"

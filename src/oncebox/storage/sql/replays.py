@@ -1,5 +1,4 @@
-"""Replaying: what a store does to run old messages once more. The same on every database, but for
-locks and numbers."""
+"""Replays: run finished messages again; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 AT_ONCE = 500
-"""Messages that are stored in one transaction: each may lock a key."""
+"""Messages stored in one transaction: each may lock a key."""
 
-AMPLE = 500
-"""No more are stored while so many of the same replay are ready to run: others have their turn."""
+READY_LIMIT = 500
+"""While this many messages of a replay are ready, no more are stored: new messages run between."""
 
-MOST = 10_000
-"""No more are stored while so many of the same replay are unfinished: something is wrong. Nor are
-more of whole keys stored at once."""
+UNFINISHED_LIMIT = 10_000
+"""While this many messages of a replay are unfinished, no more are stored: many of them fail. Also
+the most that one transaction adds to complete its keys."""
 
-SOON = 0.5
-"""Seconds until what somebody runs at the moment is looked at again."""
+RECHECK_DELAY = 0.5
+"""Seconds until a cancelled replay checks again the messages that workers are running."""
 
 
 class ReplayItem(NamedTuple):
@@ -39,21 +38,21 @@ class ReplayItem(NamedTuple):
     message_id: str
 
 
-class Replaying(Dialect):
-    """A store, as far as it replays."""
+class SqlReplays(Dialect):
+    """Run finished messages again."""
 
     @abstractmethod
-    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
-        """Wait until nobody forgets messages, and let nobody, until the end of the transaction."""
+    def _stop_purging(self, connection: Connection, consumer: str) -> Steps[None]:
+        """Wait for running purges, and prevent new ones until the transaction ends."""
 
     @abstractmethod
     def _store_again(
         self, connection: Connection, consumer: str, replay: int, items: Sequence[ReplayItem]
     ) -> Steps[int]:
-        """Lock the keys of these messages and store them; says how many were finished."""
+        """Lock the keys of these messages and store those that are finished. Returns how many."""
 
     @abstractmethod
-    def _take_back(
+    def _remove_replayed(
         self,
         connection: Connection,
         consumer: str,
@@ -62,37 +61,37 @@ class Replaying(Dialect):
         letters: Sequence[int],
         keys: Sequence[str],
     ) -> Steps[int]:
-        """Lock keys, and delete pending messages and dead letters of a replay."""
+        """Lock keys, and delete pending messages and dead letters of a replay. Returns how many."""
 
     @abstractmethod
     def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
-        """What waits for these keys may run, as far as nothing holds them."""
+        """Make the messages of these keys ready, up to the next one that blocks its key."""
 
     @abstractmethod
     def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:
-        """Nothing more is stored; says how much would have been."""
+        """Delete the messages that a replay has still to store. Returns how many."""
 
     def _selection(self, consumer: str, filter: MessageFilter) -> tuple[str, dict[str, Any]]:
-        """The statement that finds selected messages, and its parameters."""
+        """The statement that finds the messages of a filter, and its parameters."""
         params = {
             "consumer": consumer,
             "origin": filter.get("origin"),
             "type": filter.get("type"),
             "key": filter.get("key"),
-            "since": self._kept(filter.get("since")),
-            "until": self._kept(filter.get("until")),
+            "since": self._time_param(filter.get("since")),
+            "until": self._time_param(filter.get("until")),
         }
         ids = filter.get("ids")
         if ids is None:
-            return self._sql["replay_wanted"], params
-        return self._sql["replay_named"], {**params, "ids": self._list(list(ids))}
+            return self._sql["select_messages"], params
+        return self._sql["select_messages_by_id"], {**params, "ids": self._list(list(ids))}
 
     def count_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[tuple[int, int, int]]:
-        """How many messages match: to be replayed, without a payload, in another state."""
+        """How many messages match: can be replayed, have no payload, are in another state."""
         sql, params = self._selection(consumer, filter)
-        counting = self._sql["count_messages"].replace("PAST", sql)
+        counting = self._sql["count_messages"].replace("SELECTED", sql)
         found = yield from connection.fetch(counting, {**params, "state": filter["state"]})
         able, bare, other = found[0]
         return int(able), int(bare), int(other)
@@ -106,8 +105,8 @@ class Replaying(Dialect):
         pace: float | None,
         audit: AuditEntry,
     ) -> Steps[int | None]:
-        """Note what is to be replayed; None where the name was used before."""
-        yield from self._stop_forgetting(connection, consumer)
+        """Create a replay and list its messages. Returns None if the name was used before."""
+        yield from self._stop_purging(connection, consumer)
         made = yield from connection.fetch(
             self._sql["make_replay"],
             {
@@ -124,14 +123,14 @@ class Replaying(Dialect):
             return None
         replay = int(made[0][0])
         sql, params = self._selection(consumer, filter)
-        noting = self._sql["note_items"].replace("PAST", sql)
+        noting = self._sql["add_items"].replace("SELECTED", sql)
         wanted = {**params, "state": filter["state"], "replay": replay}
         yield from connection.execute(noting, wanted)
         yield from connection.execute(self._sql["set_total"], {"replay": replay})
-        yield from self._act_on(connection, consumer, replay, name, audit)
+        yield from self._audit(connection, consumer, replay, name, audit)
         return replay
 
-    def _act_on(
+    def _audit(
         self, connection: Connection, consumer: str, replay: int, name: str, audit: AuditEntry
     ) -> Steps[None]:
         acted = {
@@ -158,14 +157,17 @@ class Replaying(Dialect):
         return Replay(**values)
 
     def next_replay(self, connection: Connection, consumer: str) -> Steps[float | None]:
-        """In how many seconds there is something to go on with; None if never. Takes no locks."""
+        """Seconds until a replay is to be continued; None if there is none. Takes no locks."""
         params = {"consumer": consumer, **self._times()}
         found = yield from connection.fetch(self._sql["next_replay"], params)
         return None if found[0][0] is None else float(found[0][0])
 
     def continue_replay(self, connection: Connection, consumer: str) -> Steps[bool]:
-        """Store some more of a replay, or take some back; says whether there was any."""
-        yield from self._be_polite(connection)
+        """Store more messages of a replay, or remove some of a cancelled one.
+
+        Returns False if no replay was due, or the one that was due has enough messages stored.
+        """
+        yield from self._limit_lock_wait(connection)
         due = {"consumer": consumer, **self._times()}
         found = yield from connection.fetch(self._sql["lock_replay"], due)
         if not found:
@@ -179,8 +181,8 @@ class Replaying(Dialect):
     def _store_some(
         self, connection: Connection, consumer: str, replay: int, pace: float | None
     ) -> Steps[bool]:
-        if (yield from self._has_ample(connection, replay)):
-            # Another one may go on. This one stays due: who drains it looks again when it is idle.
+        if (yield from self._has_enough(connection, replay)):
+            # Let other replays continue. This one stays due: a worker that is idle checks it again.
             yield from self._move_replay(connection, replay)
             return False
         items = yield from self._next_items(connection, replay, pace)
@@ -201,8 +203,8 @@ class Replaying(Dialect):
         )
         return True
 
-    def _has_ample(self, connection: Connection, replay: int) -> Steps[bool]:
-        for name, limit in (("count_replaying", AMPLE), ("count_replayed", MOST)):
+    def _has_enough(self, connection: Connection, replay: int) -> Steps[bool]:
+        for name, limit in (("count_replaying", READY_LIMIT), ("count_replayed", UNFINISHED_LIMIT)):
             params = {"replay": replay, "limit": limit}
             if (yield from connection.fetch(self._sql[name], params))[0][0] >= limit:
                 return True
@@ -211,8 +213,11 @@ class Replaying(Dialect):
     def _next_items(
         self, connection: Connection, replay: int, pace: float | None
     ) -> Steps[list[ReplayItem]]:
-        """What to store next: whole keys, so that nothing new comes between, unless a pace is to be
-        kept."""
+        """The messages to store next.
+
+        Without a pace, the rest of their keys comes along, so that no new message gets between
+        them.
+        """
         limit = AT_ONCE if pace is None else max(1, min(AT_ONCE, int(pace)))
         wanted = {"replay": replay, "limit": limit}
         found = yield from connection.fetch(self._sql["next_items"], wanted)
@@ -223,7 +228,7 @@ class Replaying(Dialect):
                 "replay": replay,
                 "keys": self._list(keys),
                 "after": items[-1].seq,
-                "limit": MOST,
+                "limit": UNFINISHED_LIMIT,
             }
             found = yield from connection.fetch(self._sql["items_of_keys"], rest)
             items += [ReplayItem(*row) for row in found]
@@ -258,17 +263,17 @@ class Replaying(Dialect):
         pace: float | None,
         audit: AuditEntry,
     ) -> Steps[bool]:
-        """A replay goes on at another pace; says whether it is running."""
+        """Change the pace of a replay. Returns False if it is not running."""
         params = {"consumer": consumer, "name": name, "pace": pace, **self._times()}
         found = yield from connection.fetch(self._sql["set_pace"], params)
         if found:
-            yield from self._act_on(connection, consumer, found[0][0], name, audit)
+            yield from self._audit(connection, consumer, found[0][0], name, audit)
         return bool(found)
 
     def cancel_replay(
         self, connection: Connection, consumer: str, name: str, audit: AuditEntry
     ) -> Steps[bool]:
-        """Nothing more of a replay is stored, and what has not run is to be taken back."""
+        """Store no more messages of a replay, and remove those that have not run."""
         params = {"consumer": consumer, "name": name, **self._times()}
         found = yield from connection.fetch(self._sql["cancel_replay"], params)
         if not found:
@@ -276,7 +281,7 @@ class Replaying(Dialect):
         replay = int(found[0][0])
         dropped = yield from self._drop_items(connection, replay)
         yield from self._move_replay(connection, replay, stored=dropped, cancelled=dropped)
-        yield from self._act_on(connection, consumer, replay, name, audit)
+        yield from self._audit(connection, consumer, replay, name, audit)
         return True
 
     def _cancel_some(self, connection: Connection, consumer: str, replay: int) -> Steps[None]:
@@ -286,7 +291,7 @@ class Replaying(Dialect):
             yield from self._move_replay(connection, replay, state="cancelled")
             return
         keys = sorted({key for _, _, key in left if key is not None})
-        taken = yield from self._take_back(
+        taken = yield from self._remove_replayed(
             connection,
             consumer,
             seqs=[seq for seq, _, _ in left if seq is not None],
@@ -294,13 +299,13 @@ class Replaying(Dialect):
             keys=keys,
         )
         yield from self._release(connection, consumer, keys)
-        # What somebody runs at the moment is left to him: it may come back.
-        rest = 0 if taken else SOON
+        # Messages that a worker is running are not removed. They may fail and become pending again.
+        rest = 0 if taken else RECHECK_DELAY
         yield from self._move_replay(connection, replay, cancelled=taken, rest=rest)
 
 
 def _as_json(filter: MessageFilter) -> str:
-    """The filter of a replay, as it is stored and shown."""
+    """The filter of a replay, in the form that is stored and shown."""
     given = {name: value for name, value in filter.items() if value is not None}
     if given.get("state") == "done":
         del given["state"]

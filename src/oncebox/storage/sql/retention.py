@@ -1,4 +1,4 @@
-"""Keeping: what a store knows of the age of messages. The same on every database, but for time."""
+"""Watermark and purge; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 MANY = 10_000_001
-"""Rows that are counted at most."""
+"""The largest count of old messages."""
 
 
-class Keeping(Dialect):
-    """A store, as far as it forgets."""
+class SqlRetention(Dialect):
+    """Watermark and purge."""
 
     def arrival_progress(self, connection: Connection, consumer: str) -> Steps[ArrivalProgress]:
-        """What is known of what is still to come."""
+        """When messages last arrived, and how old they were: from this a safe watermark follows."""
         params = {"consumer": consumer, **self._times()}
         last = yield from connection.fetch(self._sql["last_arrival"], params)
         received_at = self._moment(last[0][0]) if last else None
         produced_at = None
         if received_at is not None:
-            since = {"consumer": consumer, "since": self._kept(received_at - RECENT)}
+            since = {"consumer": consumer, "since": self._time_param(received_at - RECENT)}
             oldest = yield from connection.fetch(self._sql["oldest_arrival"], since)
             produced_at = self._moment(oldest[0][0])
         return ArrivalProgress(
@@ -33,7 +33,7 @@ class Keeping(Dialect):
     def partition_progress(
         self, connection: Connection, consumer: str
     ) -> Steps[list[PartitionProgress]]:
-        """How the parts of sources stand."""
+        """The progress of every partition of every source."""
         params = {"consumer": consumer, **self._times()}
         partitions = yield from connection.fetch(self._sql["partition_progress"], params)
         return [
@@ -44,23 +44,23 @@ class Keeping(Dialect):
     def set_watermark(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[datetime]:
-        """Move the mark forward; answers where it is."""
-        params = {"consumer": consumer, "watermark": self._kept(watermark)}
+        """Move the watermark forward, and return it."""
+        params = {"consumer": consumer, "watermark": self._time_param(watermark)}
         found = yield from connection.fetch(self._sql["set_watermark"], params)
         moment = self._moment(found[0][0])
         assert moment is not None
         return moment
 
     def count_old(self, connection: Connection, consumer: str, watermark: datetime) -> Steps[int]:
-        """How many messages are older than a mark."""
-        params = {"consumer": consumer, "watermark": self._kept(watermark), "limit": MANY}
+        """How many messages are older than a watermark."""
+        params = {"consumer": consumer, "watermark": self._time_param(watermark), "limit": MANY}
         found = yield from connection.fetch(self._sql["count_old"], params)
         return int(found[0][0])
 
     def purge_counters(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[None]:
-        """Forget the counters of old minutes, and failures whose messages were never claimed."""
-        params = {"consumer": consumer, "watermark": self._kept(watermark)}
+        """Delete old counters, and old failures of messages that were never claimed."""
+        params = {"consumer": consumer, "watermark": self._time_param(watermark)}
         yield from connection.execute(self._sql["purge_failures"], params)
         yield from connection.execute(self._sql["purge_counters"], params)

@@ -1,4 +1,4 @@
-"""Rows: outcomes as the rows that are written down, the same for every database."""
+"""Rows: turn outcomes into the rows that record them, and rows into values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oncebox.storage.worker_identity import is_gone
 Row = dict[str, Any]
 
 LAST = 2**63 - 1
-"""The largest number that a row may have."""
+"""The largest id of a row."""
 
 _KINDS = [kind.value for kind in Kind]
 _PENDING = (Kind.failed, Kind.blocked, Kind.stored)
@@ -28,28 +28,28 @@ _DEAD = (Kind.dead, Kind.quarantined)
 
 
 def pending_rows(entries: Sequence[Entry]) -> list[Row]:
-    """What still has to run. delay: None = ready, infinity = parked, else seconds to the retry."""
+    """Messages that still have to run. delay: None = ready, infinity = blocked, else seconds."""
     return [_pending(e) for e in entries if e.outcome.kind in _PENDING and not e.kept]
 
 
 def dead_rows(entries: Sequence[Entry]) -> list[Row]:
-    """Dead letters and quarantine."""
+    """Dead letters and quarantined deliveries."""
     return [_dead(entry) for entry in entries if entry.outcome.kind in _DEAD]
 
 
 def attempt_rows(entries: Sequence[Entry]) -> list[Row]:
-    """The runs that failed, and those of messages that had been stored."""
+    """Runs that failed, and runs of messages that had been stored."""
     return [_attempt(entry) for entry in entries if entry.ran]
 
 
 def attempt_columns(entries: Sequence[Entry]) -> dict[str, list[Any] | None]:
-    """The same as columns; None stands for a column of what is usual: the first run, and done."""
+    """As attempt_rows(), as columns. A column is None if all its values are the usual ones."""
     ran = [entry for entry in entries if entry.ran]
     if all(map(_is_usual, ran)):
         messages = [_message(entry.outcome) for entry in ran]
-        unsaid = ("replay", "number", "outcome", "error", "fingerprint", "duration")
+        omitted = ("replay", "number", "outcome", "error", "fingerprint", "duration")
         return {
-            **dict.fromkeys(unsaid),
+            **dict.fromkeys(omitted),
             "origin": [message.origin for message in messages],
             "message_id": [message.id for message in messages],
         }
@@ -64,20 +64,20 @@ def _is_usual(entry: Entry) -> bool:
 
 
 def is_plain(entries: Sequence[Entry]) -> bool:
-    """Whether all went as it should, and nobody waits for any of them."""
+    """True if all messages had been stored, are done, and block no other message."""
     return all(
         e.outcome.kind is Kind.done and e.stored is not None and not e.stored.runs_separately
         for e in entries
     )
 
 
-def noteworthy(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries that leave more than a count behind; usually none."""
+def to_store(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that need more than a counter; often none."""
     return [entry for entry in entries if entry.stored or entry.outcome.kind not in _QUIET]
 
 
 def counters(entries: Sequence[Entry]) -> Row:
-    """How many messages had which outcome; what had been stored was received before."""
+    """How many messages had which outcome. Stored messages were counted as received before."""
     counts = dict.fromkeys(_KINDS, 0)
     received = 0
     for entry in entries:
@@ -88,12 +88,12 @@ def counters(entries: Sequence[Entry]) -> Row:
 
 
 def has_ready(entries: Sequence[Entry]) -> bool:
-    """Whether something was stored that may run at once."""
+    """True if a new message was stored that can run at once."""
     return any(e.outcome.kind is Kind.stored or e.ready for e in entries if e.stored is None)
 
 
 def received_rows(arrivals: Sequence[Arrival], claims: Claims) -> list[Row]:
-    """What a batch that is only stored leaves to be run."""
+    """The pending rows of a batch that is only stored."""
     return [
         {
             **_common(arrival.message, arrival.delivery),
@@ -109,20 +109,20 @@ def received_rows(arrivals: Sequence[Arrival], claims: Claims) -> list[Row]:
 _NEW = (ClaimState.new, ClaimState.blocked, ClaimState.queued)
 
 
-def holders(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """The keys that begin to wait, or go on waiting, and the number from behind which they do.
+def keys_to_block(entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """The keys that become or stay blocked, and the seq of the message that blocks each.
 
-    Only for messages that had been stored: a new one is the last of its key.
+    Only for messages that had been stored: a new message is the last one of its key.
     """
     return [
         (entry.stored.message.key, entry.stored.seq)
         for entry in entries
-        if entry.stored is not None and entry.stored.message.key is not None and _holds(entry)
+        if entry.stored is not None and entry.stored.message.key is not None and _blocks(entry)
     ]
 
 
-def releasers(entries: Sequence[Entry]) -> list[str]:
-    """The keys that may cease to wait: their heads are through, or dead without parking them."""
+def keys_to_release(entries: Sequence[Entry]) -> list[str]:
+    """The keys that may be free now: their first message is done, or dead without blocking them."""
     return sorted(
         {
             entry.stored.message.key
@@ -136,7 +136,7 @@ def releasers(entries: Sequence[Entry]) -> list[str]:
     )
 
 
-def _holds(entry: Entry) -> bool:
+def _blocks(entry: Entry) -> bool:
     return entry.outcome.kind is Kind.failed or entry.blocks_key
 
 
@@ -157,7 +157,7 @@ def _pending(entry: Entry) -> Row:
 
 
 def _fresh(message: Message, seq: int | None) -> Row:
-    """A message that was never stored before."""
+    """Columns of a message that was not stored before."""
     return {
         "lane": lane(message.key or message.id),
         "seq": seq,
@@ -170,7 +170,7 @@ def _fresh(message: Message, seq: int | None) -> Row:
 
 
 def _again(stored: PendingMessage) -> Row:
-    """A message that goes back to where it was."""
+    """Columns of a message that stays stored."""
     return {
         "lane": stored.lane,
         "seq": stored.seq,
@@ -232,12 +232,15 @@ def _common(message: Message | None, delivery: Delivery) -> Row:
 
 
 def alive(workers: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The workers that live, as far as can be told, of (name, incarnation, batch, is overdue)."""
+    """The workers that are alive, as far as known.
+
+    A row is (name, incarnation, batch, is overdue).
+    """
     return [w for w in workers if not w[3] and not is_gone(w[0], w[1])]
 
 
 def dead_letter(row: Sequence[Any]) -> DeadLetter:
-    """A dead letter as it was stored."""
+    """Make a dead letter from a row."""
     values = dict(zip(DeadLetter.__struct_fields__, row, strict=True))
     values["blocks_key"] = bool(values["blocks_key"])
     values["payload"] = bytes(values["payload"])
@@ -251,7 +254,7 @@ def keys_of(letters: Sequence[DeadLetter]) -> list[str]:
 
 
 def heads(letters: Sequence[DeadLetter]) -> list[tuple[str, int]]:
-    """The first letter of each key."""
+    """The lowest seq of each key."""
     first: dict[str, int] = {}
     for letter in letters:
         if letter.key is not None and letter.seq is not None:
@@ -273,7 +276,7 @@ def message_of(
     *,
     replay: int,
 ) -> tuple[Message, Delivery]:
-    """A message that was stored, and the delivery that brought it."""
+    """Make a stored message from a row, and the delivery that brought it."""
     payload = bytes(payload)
     fields = headers_of(headers)
     message = Message(
@@ -283,12 +286,15 @@ def message_of(
 
 
 def _broker_key(delivery: Delivery) -> str | None:
-    """The key as the broker had it, as far as it can be stored."""
+    """The broker's key as text, cut to the length that can be stored."""
     return (text_of(delivery.key) or "")[:255] or None
 
 
 def _sighting(outcome: Outcome) -> bytes | None:
-    """What makes two quarantined deliveries the same; a dead letter is unique by its claim."""
+    """A hash that is equal for two deliveries of the same quarantined message.
+
+    None for dead letters, which are unique by their claim.
+    """
     message, delivery = outcome.message, outcome.delivery
     if outcome.reason is Reason.payload_mismatch and message is not None:
         parts = [message.origin.encode(), message.id.encode(), message.content_hash or b""]

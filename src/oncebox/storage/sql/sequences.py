@@ -1,5 +1,4 @@
-"""Sequencing: how a store keeps the numbers of keys, and messages that came early. The same on
-every database, but for locks and lists."""
+"""Sequence numbers of keys, and messages that await theirs; shared by the SQL stores."""
 
 from __future__ import annotations
 
@@ -17,54 +16,60 @@ from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
 
-class Sequencing(Dialect):
-    """A store, as far as messages are numbered."""
+class SqlSequences(Dialect):
+    """Sequence numbers of keys, and messages that await theirs."""
 
     at_once = 1_000
-    """Messages of a key that are stored at once when the number comes that they waited for."""
+    """How many waiting messages of a key are stored at once when the missing number arrives."""
 
     def _numbers(self, following: int | None, early: Sequence[int]) -> Numbers:
-        """What is known, where one more was looked for than is stored at once."""
+        """The state of a sequence, of which up to `at_once` + 1 waiting numbers were read."""
         return Numbers(following, early[: self.at_once], len(early) > self.at_once)
 
     @abstractmethod
     def sequence_states(
         self, connection: Connection, consumer: str, counts: Sequence[Count]
     ) -> Steps[dict[Count, Numbers]]:
-        """What is known of these counts; nothing of those that have not begun."""
+        """The states of these sequences. Sequences that have not begun are left out."""
 
     @abstractmethod
     def _store_awaiting(
         self, connection: Connection, rows: Sequence[Mapping[str, Any]]
     ) -> Steps[list[Sequence[Any]]]:
-        """Keep messages; answers the key, epoch and number of those that could be kept."""
+        """Store messages that wait, unless their numbers are taken.
+
+        Returns key, epoch and number of those that were stored.
+        """
 
     @abstractmethod
     def _pull(
         self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
     ) -> Steps[None]:
-        """Store messages that were kept, at the end of their keys."""
+        """Move messages that wait to the end of their keys."""
 
     @abstractmethod
     def _move(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
-        """Note where counts are."""
+        """Record the next number of each sequence."""
 
     @abstractmethod
     def try_lock_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
-        """Lock a key, if it is free."""
+        """Lock a key if no other transaction has locked it. Returns False if one has."""
 
     @abstractmethod
     def _release(self, connection: Connection, consumer: str, keys: Sequence[str]) -> Steps[None]:
-        """What waits for these keys may run, as far as nothing holds them."""
+        """Make the messages of these keys ready, up to the next one that blocks its key."""
 
     @abstractmethod
-    def _aged(self, age: float) -> dict[str, Any]:
-        """What a statement must be told of an age in seconds."""
+    def _age_params(self, age: float) -> dict[str, Any]:
+        """The parameters of statements that need an age in seconds."""
 
     def store_awaiting(
         self, connection: Connection, consumer: str, early: Sequence[Early]
     ) -> Steps[Collection[tuple[Count, int]]]:
-        """Keep messages until their numbers are due; answers the numbers that were taken."""
+        """Store messages until their sequence numbers are due.
+
+        Returns the sequence numbers that other messages have taken.
+        """
         if not early:
             return ()
         rows = [_early_row(consumer, kept) for kept in early]
@@ -75,7 +80,7 @@ class Sequencing(Dialect):
     def advance_sequences(
         self, connection: Connection, consumer: str, moves: Sequence[Move]
     ) -> Steps[None]:
-        """Note where counts are, and store what is admitted by that."""
+        """Record the next number of each sequence, and store the messages that may run now."""
         pulled = [(move.count, number) for move in moves for number in move.admitted]
         if pulled:
             yield from self._pull(connection, consumer, pulled)
@@ -94,28 +99,30 @@ class Sequencing(Dialect):
         longest: int | None = None,
         limit: int = 100,
     ) -> Steps[list[Gap]]:
-        """The numbers that are waited for since so many seconds, the longest first; where so many
-        are missing at most."""
+        """Missing sequence numbers, the longest wait first.
+
+        Only those missing for `age` seconds, and only gaps of at most `longest` numbers.
+        """
         wanted = {"consumer": consumer, "key": key, "longest": longest, "limit": limit}
-        params = {**wanted, **self._aged(age)}
+        params = {**wanted, **self._age_params(age)}
         found = yield from connection.fetch(self._sql["gaps"], params)
         gaps = [dict(zip(Gap.__struct_fields__, row, strict=True)) for row in found]
         return [Gap(**{**gap, "waiting_since": self._moment(gap["waiting_since"])}) for gap in gaps]
 
     def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
-        """Counts whose next number waits already: there were too many to store at once."""
+        """Sequences whose next number has arrived, but too many messages waited to store all."""
         params = {"consumer": consumer, "limit": 20}
         found = yield from connection.fetch(self._sql["cut_sequences"], params)
         return [Count(key, epoch) for key, epoch in found]
 
     def is_gap(self, connection: Connection, consumer: str, gap: Gap, *, age: float) -> Steps[bool]:
-        """Whether it is still this number that is waited for, since so many seconds."""
+        """True if this number is still missing, for at least `age` seconds."""
         params = {
             "consumer": consumer,
             "key": gap.key,
             "epoch": gap.epoch,
             "next": gap.next,
-            **self._aged(age),
+            **self._age_params(age),
         }
         return bool((yield from connection.fetch(self._sql["is_gap"], params)))
 

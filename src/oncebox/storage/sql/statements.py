@@ -1,4 +1,4 @@
-"""Statements: the named and described SQL of the .sql files of each database."""
+"""Statements: read the named SQL statements and migrations of the .sql files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _COMMENT = re.compile(r"^--[^\n]*\n", re.MULTILINE)
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement, with the comment that describes it."""
+    """A statement, with the comment that describes it."""
 
     name: str
     text: str
 
     @property
     def sql(self) -> str:
-        """The statement to execute: without comments before it and the semicolon at its end."""
+        """The statement to execute, without its comments and without the semicolon at its end."""
         return _COMMENT.sub("", self.text, count=0).strip().removesuffix(";")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One version of the schema, and the statements that lead to it from the version before."""
+    """A version of the schema, and the statements that lead to it from the version before."""
 
     version: int
     name: str
@@ -98,7 +98,7 @@ def _migration(dialect: str, entry: str, names: Names) -> Migration:
 
 
 def _contents(dialect: str, entry: str) -> tuple[str, list[str]]:
-    """The text that says which code a migration serves, and the texts of its statements."""
+    """The text that names the oldest code a migration serves, and the texts of its statements."""
     if entry.endswith(".sql"):
         text = _read(dialect, "migrations", entry)
         return text, [text]

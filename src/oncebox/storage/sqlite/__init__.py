@@ -1,4 +1,4 @@
-"""The store on SQLite."""
+"""SqliteStore: the store contract on SQLite."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from oncebox.storage.sql.reading import Reading
-from oncebox.storage.sqlite.caller_claims import CallerClaiming
-from oncebox.storage.sqlite.dead_letters import Letters
-from oncebox.storage.sqlite.positions import Positioned
-from oncebox.storage.sqlite.queue import Draining
-from oncebox.storage.sqlite.replays import Replayed
-from oncebox.storage.sqlite.retention import Forgetful
-from oncebox.storage.sqlite.sequences import Sequenced
+from oncebox.storage.sql.reading import SqlReading
+from oncebox.storage.sqlite.caller_claims import SqliteCallerClaims
+from oncebox.storage.sqlite.dead_letters import SqliteDeadLetters
+from oncebox.storage.sqlite.positions import SqlitePositions
+from oncebox.storage.sqlite.queue import SqliteQueue
+from oncebox.storage.sqlite.replays import SqliteReplays
+from oncebox.storage.sqlite.retention import SqliteRetention
+from oncebox.storage.sqlite.sequences import SqliteSequences
 from oncebox.storage.sqlite.values import instant, json, later, microseconds, now
 
 
 class SqliteStore(
-    CallerClaiming, Draining, Positioned, Letters, Replayed, Sequenced, Forgetful, Reading
+    SqliteCallerClaims,
+    SqliteQueue,
+    SqlitePositions,
+    SqliteDeadLetters,
+    SqliteReplays,
+    SqliteSequences,
+    SqliteRetention,
+    SqlReading,
 ):
-    """SQLite 3.37 and newer."""
+    """The store on SQLite 3.37 and newer."""
 
     def _moment(self, value: Any) -> datetime | None:
         return instant(value)
 
-    def _kept(self, time: datetime | None) -> Any:
+    def _time_param(self, time: datetime | None) -> Any:
         return microseconds(time)
 
     def _times(self, rest: float = 0) -> dict[str, Any]:

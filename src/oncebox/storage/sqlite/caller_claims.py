@@ -8,12 +8,12 @@ from oncebox.storage.contract import Connection
 from oncebox.storage.records import Arrival, ClaimState
 from oncebox.storage.sql.caller_claims import REFUSED, CountsDuplicates
 from oncebox.storage.sql.rows import Row
-from oncebox.storage.sqlite.claims import Claiming, inbox_row
+from oncebox.storage.sqlite.claims import SqliteClaims, inbox_row
 from oncebox.storage.sqlite.values import MINUTE, now
 from oncebox.storage.steps import Steps
 
 
-class CallerClaiming(Claiming, CountsDuplicates):
+class SqliteCallerClaims(SqliteClaims, CountsDuplicates):
     """claim_one() and claim_many()."""
 
     def claim_one(
@@ -36,11 +36,11 @@ class CallerClaiming(Claiming, CountsDuplicates):
         return ClaimState.too_late
 
     def _inserts(self, connection: Connection, params: Row) -> Steps[bool]:
-        """Insert a row; returns whether it is new."""
+        """Insert a row. Returns True if it is new."""
         insert = getattr(connection, "insert", None)
         if insert is not None:
             return (yield from insert(self._sql["claim_one"], params))  # type: ignore[no-any-return]
-        # It changes nothing, so the driver can still find out that there is no transaction.
+        # This changes no row, so the driver can still notice that no transaction is open.
         yield from connection.execute(self._sql["take_write_lock"], {})
         returning = f"{self._sql['claim_one']} RETURNING 1"
         return bool((yield from connection.fetch(returning, params)))

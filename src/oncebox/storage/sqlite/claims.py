@@ -1,4 +1,4 @@
-"""Claiming on SQLite: the write lock is held from the start, so reading first is safe."""
+"""Claims on SQLite. The transaction holds the write lock from its start, so it can read first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from oncebox.model.message import Message, headers_json
 from oncebox.storage.contract import Connection, Guarded
 from oncebox.storage.records import Arrival, Claims, ClaimState, Entry
 from oncebox.storage.sql import rows
-from oncebox.storage.sql.migrations import Migrated
+from oncebox.storage.sql.migrations import SqlSchema
 from oncebox.storage.sql.names import Names
-from oncebox.storage.sqlite.values import MINUTE, PARKED, json, microseconds, now
+from oncebox.storage.sqlite.values import BLOCKED, MINUTE, json, microseconds, now
 from oncebox.storage.steps import Steps
 
 
-class Claiming(Migrated):
-    """Claims and records. BEGIN IMMEDIATE stands for all locks."""
+class SqliteClaims(SqlSchema):
+    """Claims and outcomes. The write lock of BEGIN IMMEDIATE replaces all other locks."""
 
     dialect = "sqlite"
     is_exclusive = True
@@ -53,10 +53,10 @@ class Claiming(Migrated):
         )
         waiting = (yield from self._waiting(connection, consumer, arrivals)) if ordered else {}
         answers = "".join(
-            _answer(arrival, seq, known.get(n), waiting, watermark)
+            _state_of(arrival, seq, known.get(n), waiting, watermark)
             for n, (arrival, seq) in enumerate(zip(arrivals, seqs, strict=True))
         )
-        if ordered:  # a unit of work, which is guarded, and not a caller's own transaction
+        if ordered:  # a unit of work, which has a guard; a caller's own transaction has none
             yield from connection.execute(self._sql["probe"], {})
         return Claims(answers, seqs, at)
 
@@ -94,7 +94,7 @@ class Claiming(Migrated):
         params = {"consumer": consumer, "messages": pairs}
         found = yield from connection.fetch(self._sql["known"], params)
         known = {row[0]: row[1] for row in found}
-        # The second of one id in this batch, with other bytes, comes after the first.
+        # If the batch has an id twice with different payloads, the second one is the mismatch.
         first: dict[tuple[str, str], bytes | None] = {}
         for number, arrival in enumerate(arrivals):
             message = arrival.message
@@ -187,7 +187,7 @@ class Claiming(Migrated):
         worker: str,
         entries: Sequence[Entry],
         *,
-        tell: bool = False,
+        has_hooks: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
         at = now()
@@ -196,9 +196,9 @@ class Claiming(Migrated):
             "worker": worker,
             "ended_at": at,
             "dead_at": at,
-            "notify_at": at if tell else None,
+            "notify_at": at if has_hooks else None,
         }
-        left = rows.noteworthy(entries)
+        left = rows.to_store(entries)
         for name, table in (
             ("store_pending", rows.pending_rows(left)),
             ("store_dead_letters", rows.dead_rows(left)),
@@ -207,8 +207,8 @@ class Claiming(Migrated):
             if table:
                 bound = [_bound({**context, **row}, at) for row in table]
                 yield from connection.execute_many(self._sql[name], bound)
-        yield from self._park(connection, consumer, rows.holders(left))
-        yield from self._release(connection, consumer, rows.releasers(left))
+        yield from self._block_followers(connection, consumer, rows.keys_to_block(left))
+        yield from self._release(connection, consumer, rows.keys_to_release(left))
         yield from self._count(connection, consumer, worker, rows.counters(entries))
 
     def _count(
@@ -218,10 +218,10 @@ class Claiming(Migrated):
         context = {"consumer": consumer, "worker": worker, "minute": at - at % MINUTE}
         yield from connection.execute(self._sql["count"], {**context, **counters})
 
-    def _park(
-        self, connection: Connection, consumer: str, holders: Sequence[tuple[str, int]]
+    def _block_followers(
+        self, connection: Connection, consumer: str, keys_to_block: Sequence[tuple[str, int]]
     ) -> Steps[None]:
-        for key, seq in holders:
+        for key, seq in keys_to_block:
             params = {"consumer": consumer, "key": key, "seq": seq}
             yield from connection.execute(self._sql["block_followers"], params)
 
@@ -230,19 +230,19 @@ class Claiming(Migrated):
             params = [{"consumer": consumer, "key": key} for key in keys]
             yield from connection.execute_many(self._sql["release"], params)
 
-    def _be_polite(self, connection: Connection) -> Steps[None]:
-        """There is one lock, and it is had."""
+    def _limit_lock_wait(self, connection: Connection) -> Steps[None]:
+        """Nothing to do: the transaction already holds the only lock."""
         yield from ()
 
     def channel(self, consumer: str) -> str | None:
-        """SQLite tells nobody."""
+        """None: SQLite cannot notify other processes."""
         return None
 
     def guard(self, work: Guarded, token: Any) -> None:
         work.guard = (self._sql["guard"], {})
 
 
-def _answer(
+def _state_of(
     arrival: Arrival,
     seq: int | None,
     known_hash: bytes | None,
@@ -271,7 +271,7 @@ def inbox_row(
     keep_payload: bool,
     by_caller: bool = False,
 ) -> rows.Row:
-    """A row of the inbox."""
+    """A row of the inbox table."""
     message, delivery = arrival.message, arrival.delivery
     return {
         "seq": seq,
@@ -294,11 +294,11 @@ def inbox_row(
 
 
 def _bound(row: rows.Row, at: int) -> rows.Row:
-    """A row with its times as integers."""
+    """The row with its times as integers."""
     if "occurred_at" in row:
         row["occurred_at"] = microseconds(row["occurred_at"])
     if "delay" in row:
         delay = row.pop("delay")
-        blocked = PARKED if delay == inf else None
+        blocked = BLOCKED if delay == inf else None
         row["available_at"] = blocked if delay in (None, inf) else at + round(delay * 1_000_000)
     return row

@@ -1,9 +1,9 @@
 -- name: take_write_lock
--- On a transaction that the caller opened: become its writer, or learn at once that it cannot.
+-- In a transaction that the caller opened: takes the write lock, or fails at once.
 DELETE FROM {inbox} WHERE 0;
 
 -- name: known
--- Which of these messages are in the inbox already, with their hashes.
+-- Which of these messages are already in the inbox, with their hashes.
 SELECT r.key, i.content_hash
 FROM json_each(:messages) r
 CROSS JOIN {inbox} i ON i.consumer = :consumer
@@ -16,7 +16,7 @@ UPDATE sqlite_sequence SET seq = seq + :count WHERE name = trim('{inbox}', '"')
 RETURNING seq, (SELECT purged_before FROM {consumer} WHERE consumer = :consumer);
 
 -- name: insert
--- A claim. The write lock is held, so a conflict here would be a fault of ours: it raises.
+-- Inserts a claim. The write lock is held, so a conflict here is a bug in oncebox and raises.
 INSERT INTO {inbox} (seq, consumer, origin, message_id, type, version, key, payload, content_hash,
                      headers, source, coordinates, occurred_at, produced_at, received_at, by_caller)
 VALUES (:seq, :consumer, :origin, :message_id, :type, :version, :key, :payload, :content_hash,
@@ -29,19 +29,19 @@ WHERE consumer = :consumer AND origin = :origin AND message_id = :message_id
   AND outcome = 'failed';
 
 -- name: committed_claims
--- Which claims of a transaction were committed. A transaction that was rolled back gives its numbers
--- back, so the time of the claim is compared too.
+-- Which claims of a transaction were committed. The seqs of a transaction that was rolled back are
+-- drawn again, so the time of the claim is compared too.
 SELECT i.seq FROM json_each(:messages) r
 CROSS JOIN {inbox} i ON i.consumer = :consumer
   AND i.origin = json_extract(r.value, '$[0]') AND i.message_id = json_extract(r.value, '$[1]')
 WHERE i.seq = json_extract(r.value, '$[2]') AND i.received_at = :received_at;
 
 -- name: release_claims
--- Take back what a refused claim() inserted a moment ago in this same transaction.
+-- Deletes the claims that this transaction has just inserted, because claim() refuses them.
 DELETE FROM {inbox} WHERE seq = :seq;
 
 -- name: waiting
--- The keys that have unfinished messages, and whether these wait: if any does, the newest does.
+-- The keys that have unfinished messages, and whether these are blocked: if any is, the newest is.
 SELECT k.value, max(coalesce(
          (SELECT p.available_at IS NOT NULL FROM {pending} p
           WHERE p.consumer = :consumer AND p.key = k.value ORDER BY p.seq DESC LIMIT 1), 0),
@@ -51,7 +51,7 @@ WHERE EXISTS (SELECT 1 FROM {pending} p WHERE p.consumer = :consumer AND p.key =
    OR EXISTS (SELECT 1 FROM {dead_letter} d WHERE d.consumer = :consumer AND d.blocks_key AND d.key = k.value);
 
 -- name: probe
--- Set after the claim: as long as it can be released, this is still the claim's transaction.
+-- Set after the claim. As long as this savepoint can be released, this is the transaction of the claim.
 SAVEPOINT oncebox_probe;
 
 -- name: guard
@@ -59,7 +59,7 @@ SAVEPOINT oncebox_probe;
 RELEASE SAVEPOINT oncebox_probe;
 
 -- name: store_pending
--- What failed or has to wait.
+-- Stores messages that failed or have to wait.
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
                        source, coordinates, occurred_at, attempts, isolated, crashes, replay,
                        last_error, available_at)
@@ -68,7 +68,7 @@ VALUES (:consumer, :lane, :seq, :origin, :message_id, :type, :version, :key, :pa
         :last_error, :available_at);
 
 -- name: store_dead_letters
--- Dead letters and quarantine; a delivery that was quarantined before adds nothing.
+-- Stores dead letters and quarantined deliveries. A delivery that is already quarantined adds no row.
 INSERT INTO {dead_letter} (consumer, state, reason, seq, origin, message_id, type, version, key, blocks_key,
                     payload, content_hash, headers, source, coordinates, occurred_at, attempts,
                     crashes, replay, error, fingerprint, sighting, dead_at, notify_at)
@@ -85,7 +85,7 @@ VALUES (:consumer, :origin, :message_id, :replay, :number, :outcome, :error, :fi
         :duration, :worker, :ended_at);
 
 -- name: count
--- The counters of this worker and minute.
+-- Counters of this worker and minute.
 INSERT INTO {minute_counter} (consumer, minute, worker, received, done, duplicate, failed, blocked,
                       stored, dead, quarantined, ignored)
 VALUES (:consumer, :minute, :worker, :received, :done, :duplicate, :failed, :blocked,
@@ -98,15 +98,16 @@ ON CONFLICT (consumer, minute, worker) DO UPDATE SET
   ignored = ignored + excluded.ignored;
 
 -- name: block_followers
--- Everything behind this message of its key waits, also what had a retry time of its own.
+-- Blocks all messages behind this message of its key, including those that had a retry time.
 UPDATE {pending} SET available_at = 9223372036854775807
 WHERE consumer = :consumer AND key = :key AND seq > :seq
   AND available_at IS NOT 9223372036854775807;
 
 -- name: release
--- What waits for a key may run, up to the next retrying head or parking dead letter. One key at a
--- time: with many, where that is would be found out for each message of a long tail anew. The plus
--- sign keeps SQLite from reading whatever is retrying.
+-- Makes the blocked messages of a key ready, up to the next message to be retried or the next dead
+-- letter that blocks the key. One key at a time: one statement for many keys would search that limit
+-- again for every message of a long queue. The plus sign keeps SQLite from reading all messages to be
+-- retried.
 UPDATE {pending} SET available_at = NULL
 WHERE consumer = :consumer AND key = :key AND available_at = 9223372036854775807
   AND seq < min(

@@ -13,13 +13,13 @@ from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import AuditEntry
 from oncebox.storage.sql import rows
-from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import instant, json, later, now
 from oncebox.storage.steps import Steps
 
 
-class Letters(Claiming):
-    """Dead letters: found, put back, put away, told."""
+class SqliteDeadLetters(SqliteClaims):
+    """Find, retry and discard dead letters, and lease those whose hooks are due."""
 
     def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
         found = yield from connection.fetch(self._sql["newest_dead_letter"], {"consumer": consumer})
@@ -69,7 +69,7 @@ class Letters(Claiming):
             for letter in letters
         ]
         yield from connection.execute_many(self._sql["retry_dead_letters"], revived)
-        yield from self._park(connection, consumer, rows.heads(letters))
+        yield from self._block_followers(connection, consumer, rows.heads(letters))
         yield from self.discard_dead_letters(connection, consumer, letters, audit)
 
     def discard_dead_letters(
@@ -96,7 +96,8 @@ class Letters(Claiming):
     ) -> Steps[list[DeadLetter]]:
         params = {"consumer": consumer, "limit": limit, "now": now()}
         letters = [
-            _dead_letter(row) for row in (yield from connection.fetch(self._sql["untold"], params))
+            _dead_letter(row)
+            for row in (yield from connection.fetch(self._sql["unnotified"], params))
         ]
         until = {"until": later(lease), "ids": _ids(letters)}
         yield from connection.execute(self._sql["lease_unnotified"], until)

@@ -1,9 +1,9 @@
 -- name: newest_dead_letter
--- The number of the newest dead letter.
+-- The id of the newest dead letter.
 SELECT coalesce(max(id), 0) FROM {dead_letter} WHERE consumer = :consumer;
 
 -- name: find_dead_letters
--- Dead letters and quarantine that match, in the order of their numbers.
+-- Dead letters and quarantined deliveries that match, ordered by id.
 SELECT id, state, reason, seq, origin, message_id, type, version, key, blocks_key, payload, content_hash,
        headers, source, coordinates, occurred_at, attempts, crashes, replay, error,
        fingerprint, dead_at
@@ -21,11 +21,11 @@ WHERE consumer = :consumer AND id > :after AND id <= :up_to
 ORDER BY id LIMIT :limit;
 
 -- name: still_dead
--- Which of these dead letters are still there, now that nobody else can write.
+-- Which of these dead letters still exist, now that no other process can write.
 SELECT id FROM {dead_letter} WHERE consumer = :consumer AND id IN (SELECT value FROM json_each(:ids));
 
 -- name: retry_dead_letters
--- A dead letter goes back with its old number: one with a key at its end, to be released in order.
+-- Makes a dead letter pending again, with its old seq. One with a key is blocked until release runs.
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
                        source, coordinates, occurred_at, attempts, isolated, replay, last_error,
                        available_at)
@@ -35,27 +35,27 @@ SELECT consumer, :lane, seq, origin, message_id, type, version, key, payload, he
 FROM {dead_letter} WHERE id = :id;
 
 -- name: discard_dead_letters
--- Dead letters are gone for good.
+-- Deletes dead letters.
 DELETE FROM {dead_letter} WHERE consumer = :consumer AND id IN (SELECT value FROM json_each(:ids));
 
 -- name: audit_letters
--- What an operator did.
+-- Records an operator's action on dead letters.
 INSERT INTO {audit} (consumer, action, by_whom, why, dead_id, origin, message_id, reason, replay,
                       acted_at)
 VALUES (:consumer, :action, :by, :why, :id, :origin, :message_id, :reason, :replay, :now);
 
 -- name: write_audit
--- What was done to something that is no message.
+-- Records an operator's action that does not concern a single message.
 INSERT INTO {audit} (consumer, action, by_whom, why, reason, acted_at)
 VALUES (:consumer, :action, :by, :why, :about, :now);
 
 -- name: has_unnotified
--- Whether somebody is to be told.
+-- Whether the hooks of a dead letter are due.
 SELECT EXISTS (SELECT 1 FROM {dead_letter}
                WHERE consumer = :consumer AND notify_at IS NOT NULL AND notify_at <= :now);
 
--- name: untold
--- Dead letters that somebody is to be told of.
+-- name: unnotified
+-- Dead letters whose hooks are due.
 SELECT id, state, reason, seq, origin, message_id, type, version, key, blocks_key, payload, content_hash,
        headers, source, coordinates, occurred_at, attempts, crashes, replay, error,
        fingerprint, dead_at
@@ -63,9 +63,9 @@ FROM {dead_letter} WHERE consumer = :consumer AND notify_at IS NOT NULL AND noti
 ORDER BY notify_at LIMIT :limit;
 
 -- name: lease_unnotified
--- Until the lease ends nobody else tells them.
+-- Until the lease ends, no other worker gets these dead letters.
 UPDATE {dead_letter} SET notify_at = :until WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: mark_notified
--- Somebody was told.
+-- Records that the hooks of these dead letters were called.
 UPDATE {dead_letter} SET notify_at = NULL WHERE id IN (SELECT value FROM json_each(:ids));

@@ -1,4 +1,4 @@
-"""Draining on SQLite: one list, one writer; workers that are gone are evidence of a death."""
+"""The queue on SQLite: one list and one writer. Workers that did not sign off have crashed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from oncebox.errors import Conflict
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import NO_FLOORS, Floors, PendingMessage, TakenBatch, WorkerInfo
 from oncebox.storage.sql import rows
-from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import MINUTE, instant, json, later, now
 from oncebox.storage.steps import Steps
 
-LATELY = 10 * MINUTE
+RECENT = 10 * MINUTE
 HOUR = 60 * MINUTE
 
 
-class Draining(Claiming):
-    """Stored messages."""
+class SqliteQueue(SqliteClaims):
+    """Take stored messages, the oldest first."""
 
     def sign_on(self, connection: Connection, consumer: str, worker: WorkerInfo) -> Steps[None]:
-        forgotten = {"consumer": consumer, "long_ago": now() - HOUR}
-        yield from connection.execute(self._sql["delete_workers"], forgotten)
+        old = {"consumer": consumer, "long_ago": now() - HOUR}
+        yield from connection.execute(self._sql["delete_workers"], old)
         yield from connection.execute(self._sql["sign_on"], named(consumer, worker))
         yield from connection.execute(self._sql["take_over_idle_workers"], named(consumer, worker))
 
@@ -50,28 +50,30 @@ class Draining(Claiming):
         floors: Floors = NO_FLOORS,
     ) -> Steps[TakenBatch]:
         yield from connection.execute(self._sql["wake"], {"consumer": consumer, "now": now()})
-        crashed = yield from self._mourn(connection, consumer, worker)
+        crashed = yield from self._isolate_after_crash(connection, consumer, worker)
         params = {"consumer": consumer, "limit": worker.batch}
         found = [] if crashed else (yield from connection.fetch(self._sql["take"], params))
         yield from connection.execute(self._sql["probe"], {})
         return TakenBatch([_stored(row) for row in found], crashed=crashed, again=crashed)
 
-    def _mourn(self, connection: Connection, consumer: str, worker: WorkerInfo) -> Steps[bool]:
-        """Look for workers that died: what they had in hands may be what killed them."""
+    def _isolate_after_crash(
+        self, connection: Connection, consumer: str, worker: WorkerInfo
+    ) -> Steps[bool]:
+        """Find workers that did not sign off, and isolate the messages they may have held."""
         others = yield from connection.fetch(self._sql["other_workers"], named(consumer, worker))
-        living = rows.alive(others)
-        dead = [other for other in others if other not in living]
-        for _, incarnation, batch, _ in dead:
+        alive = rows.alive(others)
+        crashed = [other for other in others if other not in alive]
+        for _, incarnation, batch, _ in crashed:
             params = {"consumer": consumer, "incarnation": incarnation, "limit": batch}
             taken_over = {**params, "now": now()}
             yield from connection.execute(self._sql["take_over_worker"], taken_over)
-            yield from connection.execute(self._sql["suspect_first"], params)
-        return bool(dead)
+            yield from connection.execute(self._sql["isolate_first"], params)
+        return bool(crashed)
 
     def raise_floors(
         self, connection: Connection, consumer: str, worker: WorkerInfo, floors: Floors
     ) -> Steps[Floors]:
-        """A deleted row is gone from its indexes: no search visits it."""
+        """Nothing to raise: SQLite removes deleted rows from its indexes at once."""
         yield from ()
         return floors
 
@@ -92,21 +94,21 @@ class Draining(Claiming):
         row: PendingMessage,
         *,
         delay: float,
-        died: bool = False,
+        crashed: bool = False,
         error: str | None = None,
     ) -> Steps[int]:
         token = later(delay)
         params = {
             "seq": row.seq,
             "crashes": row.crashes,
-            "died": int(died),
+            "crashed": int(crashed),
             "token": token,
             "error": error,
         }
         if not (yield from connection.fetch(self._sql["postpone"], params)):
             raise Conflict
         if row.message.key is not None:
-            yield from self._park(connection, consumer, [(row.message.key, row.seq)])
+            yield from self._block_followers(connection, consumer, [(row.message.key, row.seq)])
         return token
 
     def take_isolated(
@@ -166,12 +168,12 @@ class Draining(Claiming):
         return gone
 
     def count_crashes(self, connection: Connection, consumer: str) -> Steps[int]:
-        params = {"consumer": consumer, "lately": now() - LATELY}
+        params = {"consumer": consumer, "since": now() - RECENT}
         found = yield from connection.fetch(self._sql["count_crashes"], params)
         return int(found[0][0])
 
     def end_overdue_transactions(self, connection: Connection) -> Steps[None]:
-        """Nobody can end another process's transaction on SQLite but its supervisor."""
+        """Nothing to do: on SQLite only the supervisor can stop a suspended process."""
         yield from ()
 
 
@@ -185,7 +187,7 @@ def _stored(row: Sequence[Any]) -> PendingMessage:
 
 
 def named(consumer: str, worker: WorkerInfo) -> rows.Row:
-    """A worker as parameters."""
+    """The parameters that describe a worker."""
     return {
         "consumer": consumer,
         "name": worker.name,

@@ -1,12 +1,12 @@
 -- name: sign_on
--- A worker is there, and will say so again before this long.
+-- Records a worker, and until when it sends its next heartbeat.
 INSERT INTO {worker} (consumer, name, incarnation, batch, started_at, heartbeat_at, until)
 VALUES (:consumer, :name, :incarnation, :batch, :now, :now, :until)
 ON CONFLICT (consumer, incarnation) DO UPDATE SET
   heartbeat_at = excluded.heartbeat_at, until = excluded.until, taken_over_at = NULL;
 
 -- name: sign_off
--- A worker is gone.
+-- Deletes a worker that stops.
 DELETE FROM {worker} WHERE consumer = :consumer AND incarnation = :incarnation;
 
 -- name: other_workers
@@ -31,61 +31,61 @@ WHERE consumer = :consumer AND until < :now AND taken_over_at IS NULL
 -- Delete the rows of workers that crashed more than an hour ago.
 DELETE FROM {worker} WHERE consumer = :consumer AND taken_over_at < :long_ago;
 
--- name: suspect_first
--- A worker died, perhaps of one of these: they run alone from now on.
+-- name: isolate_first
+-- Isolates the first messages: a worker crashed, and one of them may be the cause.
 UPDATE {pending} SET isolated = 1 WHERE seq IN (
   SELECT seq FROM {pending} WHERE consumer = :consumer AND available_at IS NULL AND NOT isolated
   ORDER BY seq LIMIT :limit);
 
 -- name: wake
--- What is due is ready; the literal is repeated, or the partial index is not used.
+-- Makes due retries ready. The literal is repeated because the partial index is not used without it.
 UPDATE {pending} SET available_at = NULL
 WHERE consumer = :consumer AND available_at < 9223372036854775807 AND available_at <= :now;
 
 -- name: take
--- What is ready, in order.
+-- The ready messages, in order.
 SELECT lane, seq, origin, message_id, type, version, key, payload, headers, source,
        coordinates, occurred_at, attempts, isolated, crashes, replay, last_error
 FROM {pending} WHERE consumer = :consumer AND available_at IS NULL ORDER BY seq LIMIT :limit;
 
 -- name: has_work
--- Whether anything is ready or due.
+-- Whether a message is ready or a retry is due.
 SELECT EXISTS (SELECT 1 FROM {pending} WHERE consumer = :consumer AND available_at IS NULL)
     OR EXISTS (SELECT 1 FROM {pending} WHERE consumer = :consumer
                AND available_at < 9223372036854775807 AND available_at <= :now);
 
 -- name: remove
--- Take these messages out.
+-- Deletes these messages from the queue.
 DELETE FROM {pending} WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: postpone
--- A message is about to run alone: its death is recorded in advance. The time is its token. Or it
--- is only put off.
-UPDATE {pending} SET crashes = crashes + :died, last_error = coalesce(:error, last_error),
+-- Postpones a message. If it is about to run in isolation, its crash is recorded in advance, and
+-- available_at is its token.
+UPDATE {pending} SET crashes = crashes + :crashed, last_error = coalesce(:error, last_error),
   available_at = :token
 WHERE seq = :seq AND available_at IS NULL AND crashes = :crashes
 RETURNING available_at;
 
 -- name: take_isolated
--- Take out the message that runs alone; no row where it was overtaken.
+-- Deletes the message that is about to run in isolation. No row if another worker was faster.
 DELETE FROM {pending} WHERE seq = :seq AND available_at = :token RETURNING seq;
 
 -- name: undo_crash
--- It did not die after all. A run that had begun counts as an attempt; one whose token is still its
--- own may be run again soon.
+-- Undoes a crash recorded in advance. A run that had begun counts as an attempt. If no other worker
+-- changed the token, the message may run again after the delay.
 UPDATE {pending} SET crashes = crashes - 1, attempts = attempts + :counted,
   last_error = coalesce(:error, last_error),
   available_at = CASE WHEN available_at = :token THEN :soon ELSE available_at END
 WHERE seq = :seq AND crashes > 0;
 
 -- name: isolate
--- These messages run alone from now on: one of them keeps the others from being committed.
+-- Isolates these messages: one of them prevents the others from being committed.
 UPDATE {pending} SET isolated = 1
 WHERE seq IN (SELECT value FROM json_each(:seqs)) AND available_at IS NULL;
 
 -- name: find_vanished
--- Whether a message is neither pending nor dead, and was not finished by somebody else: every run of
--- a stored message leaves a row.
+-- Whether a message is neither pending nor dead, and was not finished by another worker: every run of a
+-- stored message leaves a row.
 SELECT 1
 WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
   AND NOT EXISTS (SELECT 1 FROM {dead_letter} d WHERE d.consumer = :consumer AND d.seq = :seq)
@@ -95,7 +95,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
                   WHERE r.id = :replay AND r.state IN ('cancelling', 'cancelled'));
 
 -- name: count_crashes
--- How many messages run alone or have killed their process lately.
+-- How many pending messages crashed a process, and how many dead letters of the last 10 minutes did.
 SELECT (SELECT count(*) FROM {pending} WHERE consumer = :consumer AND crashes > 0)
      + (SELECT count(*) FROM {dead_letter} WHERE consumer = :consumer AND crashes > 0
-        AND dead_at > :lately);
+        AND dead_at > :since);

@@ -1,5 +1,5 @@
 -- name: count_pending
--- What has to run: ready, retrying, parked, to be run alone. No more than so many rows are counted.
+-- Counts pending messages: ready, to be retried, blocked, isolated. Counts at most :limit rows.
 SELECT count(*) FILTER (WHERE available_at IS NULL),
        count(*) FILTER (WHERE available_at < 9223372036854775807),
        count(*) FILTER (WHERE available_at = 9223372036854775807),
@@ -7,13 +7,13 @@ SELECT count(*) FILTER (WHERE available_at IS NULL),
 FROM (SELECT available_at, isolated FROM {pending} WHERE consumer = :consumer LIMIT :limit) p;
 
 -- name: purge_state
--- Up to which time messages were forgotten, when somebody looked for the last time, and until when
--- nothing is, because something was restored.
+-- The watermark, when the last purge ran, and until when purging is paused by a restore.
 SELECT nullif(purged_before, 0), last_purge_at, purge_paused_until FROM {consumer}
 WHERE consumer = :consumer;
 
 -- name: count_awaiting
--- How many messages wait for numbers, of how many keys, and since when the oldest number is missing.
+-- How many messages await their sequence, of how many keys, and since when the oldest number is
+-- missing.
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {awaiting_sequence} WHERE consumer = :consumer AND seq IS NOT NULL
                               LIMIT :limit) e),
        count(*), min(waiting_since)
@@ -21,20 +21,20 @@ FROM (SELECT waiting_since FROM {sequence} WHERE consumer = :consumer AND waitin
       LIMIT :limit) s;
 
 -- name: awaiting_of_message
--- What a message waits for that came early.
+-- The sequence number of a waiting message, and the number that its key waits for.
 SELECT e.number, s.next FROM {awaiting_sequence} e
 JOIN {sequence} s ON s.consumer = e.consumer AND s.key = e.key AND s.epoch = e.epoch
 WHERE e.consumer = :consumer AND e.seq = :seq;
 
 -- name: oldest_pending
--- When the message arrived that waits for the longest time. Those of replays arrived long ago.
+-- When the message that waits longest arrived. Replayed messages arrived long ago and do not count.
 SELECT i.received_at
 FROM (SELECT origin, message_id FROM {pending} WHERE consumer = :consumer AND replay = 0
       ORDER BY seq LIMIT 1) p
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = p.origin AND i.message_id = p.message_id;
 
 -- name: count_dead_letters
--- Dead letters and quarantine by reason, and how many keys wait for them.
+-- Counts dead letters and quarantined deliveries by reason, and the keys they block.
 SELECT state, reason, count(*), count(DISTINCT key) FILTER (WHERE blocks_key)
 FROM (SELECT state, reason, key, blocks_key FROM {dead_letter} WHERE consumer = :consumer LIMIT :limit) d
 GROUP BY state, reason ORDER BY state, reason;
@@ -61,18 +61,18 @@ FROM (SELECT *, until < :now OR taken_over_at IS NOT NULL AS is_lost FROM {worke
 WHERE w.consumer = :consumer ORDER BY w.name;
 
 -- name: all_positions
--- How far each part of each source was read.
+-- How far each partition of each source was read.
 SELECT source, partition, next, lag, seen_at, settled, owner_name, owned_at, suspects, skipped,
        skipped_at, skipped_why, moved_at, until < :now
 FROM {position} WHERE consumer = :consumer ORDER BY source, partition;
 
 -- name: outages
--- Workers that cannot read their source; a row that was not renewed is of a worker that died.
+-- Workers that cannot read their source. A row that was not renewed belongs to a crashed worker.
 SELECT source, worker, why, since FROM {outage}
 WHERE consumer = :consumer AND until >= :now ORDER BY source, worker;
 
 -- name: messages
--- Messages that arrived within a time, the newest last.
+-- Messages that arrived in a time span, the newest last.
 SELECT * FROM (
   SELECT m.seq, m.origin, m.message_id, m.type, m.version, m.key, m.state, m.reason, m.attempts,
          m.received_at, m.processed_at, m.last_error
@@ -103,23 +103,23 @@ JOIN {message} m ON m.consumer = i.consumer AND m.origin = i.origin AND m.messag
 WHERE :origin IS NULL OR o.origin = :origin;
 
 -- name: attempts
--- The runs of a message.
+-- The attempts of a message.
 SELECT replay, number, outcome, error, duration, worker, ended_at FROM {attempt}
 WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
 
 -- name: audits
--- What operators did to a message.
+-- Operators' actions on a message.
 SELECT action, by_whom, why, replay, acted_at FROM {audit}
 WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
 
 -- name: dead_letter_groups
--- Dead letters by what they died of.
+-- Dead letters grouped by their error.
 SELECT state, reason, coalesce(fingerprint, ''), min(type), count(*), min(id), max(id), max(dead_at),
        min(error)
 FROM {dead_letter} WHERE consumer = :consumer GROUP BY 1, 2, 3 ORDER BY 5 DESC LIMIT :limit;
 
 -- name: waits
--- What a pending message waits for: the one before it in its key, or a dead letter.
+-- What a pending message waits for: an earlier message of its key, or a dead letter.
 SELECT CASE WHEN p.available_at IS NULL THEN 'ready'
             WHEN p.available_at = 9223372036854775807 THEN 'blocked' ELSE 'retrying' END,
        CASE WHEN p.available_at < 9223372036854775807 THEN p.available_at END, p.isolated, p.crashes,
@@ -129,6 +129,6 @@ SELECT CASE WHEN p.available_at IS NULL THEN 'ready'
         ORDER BY d.seq LIMIT 1)
 FROM {pending} p WHERE p.consumer = :consumer AND p.seq = :seq;
 
--- name: letter_of
--- The number of a message among the dead letters.
+-- name: dead_letter_of
+-- The id of a message's dead letter.
 SELECT id FROM {dead_letter} WHERE consumer = :consumer AND seq = :seq;

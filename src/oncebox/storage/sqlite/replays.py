@@ -1,4 +1,4 @@
-"""Replaying on SQLite."""
+"""Replays on SQLite."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
-from oncebox.storage.sql.replays import Replaying, ReplayItem
-from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sql.replays import ReplayItem, SqlReplays
+from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import json
 from oncebox.storage.steps import Steps
 
 
-class Replayed(Claiming, Replaying):
-    """Nobody else can write meanwhile."""
+class SqliteReplays(SqliteClaims, SqlReplays):
+    """Needs no locks: the transaction is the only writer."""
 
-    def _stop_forgetting(self, connection: Connection, consumer: str) -> Steps[None]:
+    def _stop_purging(self, connection: Connection, consumer: str) -> Steps[None]:
         yield from ()
 
     def _store_again(
@@ -37,7 +37,7 @@ class Replayed(Claiming, Replaying):
         found = yield from connection.fetch(self._sql["count_from"], {"first": first})
         return int(found[0][0])
 
-    def _take_back(
+    def _remove_replayed(
         self,
         connection: Connection,
         consumer: str,
@@ -46,8 +46,10 @@ class Replayed(Claiming, Replaying):
         letters: Sequence[int],
         keys: Sequence[str],
     ) -> Steps[int]:
-        yield from connection.execute(self._sql["take_back"], {"seqs": json(seqs)})
-        yield from connection.execute(self._sql["take_back_dead_letters"], {"ids": json(letters)})
+        yield from connection.execute(self._sql["remove_replayed"], {"seqs": json(seqs)})
+        yield from connection.execute(
+            self._sql["remove_replayed_dead_letters"], {"ids": json(letters)}
+        )
         return len(seqs) + len(letters)
 
     def _drop_items(self, connection: Connection, replay: int) -> Steps[int]:

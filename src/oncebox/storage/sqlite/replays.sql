@@ -1,5 +1,5 @@
--- name: replay_wanted
--- What a replay is to run.
+-- name: select_messages
+-- The messages of a filter.
 SELECT m.seq, m.key, m.origin, m.message_id, m.state, m.has_payload
 FROM {message} m
 WHERE m.consumer = :consumer
@@ -9,8 +9,9 @@ WHERE m.consumer = :consumer
   AND m.received_at >= coalesce(:since, 0)
   AND m.received_at < coalesce(:until, 9223372036854775807);
 
--- name: replay_named
--- The same by ids. Their origins are looked up one by one: an index begins with them.
+-- name: select_messages_by_id
+-- The messages of a filter, by ids. Origins are looked up one by one, because an index begins with
+-- them.
 WITH RECURSIVE origins (origin) AS (
   SELECT min(origin) FROM {inbox} WHERE consumer = :consumer
   UNION ALL
@@ -28,43 +29,44 @@ WHERE (:origin IS NULL OR m.origin = :origin)
   AND m.received_at < coalesce(:until, 9223372036854775807);
 
 -- name: count_messages
--- How many messages of the past could be replayed; PAST is one of the statements above.
+-- How many messages can be replayed, have no payload, or are in another state. SELECTED is one of the
+-- statements above.
 SELECT count(*) FILTER (WHERE m.state = :state AND m.has_payload),
        count(*) FILTER (WHERE m.state = :state AND NOT m.has_payload),
        count(*) FILTER (WHERE m.state <> :state)
-FROM (PAST) m;
+FROM (SELECTED) m;
 
 -- name: find_messages
--- Messages of the past, in the order of their numbers, and whether anything of them is to be erased;
--- PAST is one of the statements above. What is unfinished has a payload elsewhere.
+-- The messages of a filter by seq, and whether there is data to erase: unfinished messages have a
+-- payload in another table. SELECTED is one of the statements above.
 SELECT m.key, m.origin, m.message_id,
        m.has_payload OR m.state NOT IN ('done', 'discarded')
        OR EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = :consumer AND i.origin = m.origin
                   AND i.message_id = m.message_id AND i.headers IS NOT NULL)
        OR EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
                   AND a.message_id = m.message_id AND a.error IS NOT NULL)
-FROM (PAST) m ORDER BY m.seq;
+FROM (SELECTED) m ORDER BY m.seq;
 
--- name: note_items
--- Note what is to be replayed; PAST is one of the statements above.
+-- name: add_items
+-- Lists the messages of a replay. SELECTED is one of the statements above.
 INSERT INTO {replay_item} (replay, seq, consumer, key, origin, message_id)
 SELECT :replay, m.seq, :consumer, m.key, m.origin, m.message_id
-FROM (PAST) m WHERE m.state = :state AND m.has_payload;
+FROM (SELECTED) m WHERE m.state = :state AND m.has_payload;
 
 -- name: make_replay
--- A new replay, or none where the name was used before.
+-- Creates a replay. No row if the name was used before.
 INSERT INTO {replay} (consumer, name, state, by_whom, why, wanted, pace, due_at, began_at)
 VALUES (:consumer, :name, 'running', :by, :why, :wanted, :pace, :now, :now)
 ON CONFLICT (consumer, name) DO NOTHING
 RETURNING id;
 
 -- name: set_total
--- How much there is to do.
+-- How many messages the replay has to store.
 UPDATE {replay} SET total = (SELECT count(*) FROM {replay_item} WHERE replay = :replay)
 WHERE id = :replay;
 
 -- name: replays
--- Replays, the newest first, and what became of their messages.
+-- Replays, the newest first, and the states of their messages.
 SELECT r.id, r.name, r.state, r.by_whom, r.why, r.wanted, r.pace, r.total, r.stored, r.skipped,
        r.cancelled,
        (SELECT count(*) FROM {pending} p WHERE p.replay = r.id AND p.replay > 0),
@@ -76,42 +78,42 @@ WHERE r.consumer = :consumer AND (:name IS NULL OR r.name = :name)
 ORDER BY r.id DESC LIMIT :limit;
 
 -- name: next_replay
--- In how many seconds a replay is to be gone on with; NULL where there is none.
+-- Seconds until a replay is to be continued; NULL if there is none.
 SELECT (min(due_at) - :now) / 1000000.0
 FROM {replay} WHERE consumer = :consumer AND state IN ('running', 'cancelling');
 
 -- name: lock_replay
--- What is to be gone on with, cancels first.
+-- The next replay to continue, cancellations first.
 SELECT id, state, pace FROM {replay}
 WHERE consumer = :consumer AND state IN ('running', 'cancelling') AND due_at <= :now
 ORDER BY state, due_at, id LIMIT 1;
 
 -- name: count_replaying
--- How many of a replay's messages are ready to run; no more than so many are counted.
+-- How many messages of a replay are ready to run. Counts at most :limit.
 SELECT count(*) FROM (
   SELECT 1 FROM {pending} WHERE replay = :replay AND replay > 0 AND available_at IS NULL LIMIT :limit
 );
 
 -- name: count_replayed
--- How many of a replay's messages are unfinished; no more than so many are counted.
+-- How many messages of a replay are unfinished. Counts at most :limit.
 SELECT count(*) FROM (
   SELECT 1 FROM {pending} WHERE replay = :replay AND replay > 0 LIMIT :limit
 );
 
 -- name: next_items
--- What a replay is to store next, in the order of old.
+-- The next messages that a replay stores, in their old order.
 SELECT seq, key, origin, message_id FROM {replay_item}
 WHERE replay = :replay ORDER BY seq LIMIT :limit;
 
 -- name: items_of_keys
--- What else a replay is to store of some keys, in the order of old.
+-- More messages of some keys that a replay stores, in their old order.
 SELECT seq, key, origin, message_id FROM {replay_item}
 WHERE replay = :replay AND key IN (SELECT value FROM json_each(:keys)) AND seq > :after
 ORDER BY seq LIMIT :limit;
 
 -- name: store_again
--- An old message arrives anew, if it is finished. One with a key comes to its end, to be released in
--- order.
+-- Stores a finished message again. One with a key goes to the end of its key, and is blocked until
+-- release runs.
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload, headers,
                        source, coordinates, occurred_at, replay, available_at)
 SELECT i.consumer, :lane, :fresh, i.origin, i.message_id, i.type, i.version, i.key, i.payload,
@@ -125,15 +127,15 @@ WHERE i.consumer = :consumer AND i.origin = :origin AND i.message_id = :id
   AND NOT EXISTS (SELECT 1 FROM {awaiting_sequence} e WHERE e.seq = i.seq AND e.consumer = i.consumer);
 
 -- name: count_from
--- How many were stored with these numbers.
+-- How many messages were stored with these seqs.
 SELECT count(*) FROM {pending} WHERE seq >= :first;
 
 -- name: drop_replayed_items
--- These are stored.
+-- Deletes the messages that are stored now.
 DELETE FROM {replay_item} WHERE replay = :replay AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: move_replay
--- How far a replay is, and when it goes on; what was a little late is made up for.
+-- Records the progress of a replay, and when it continues. A small delay is made up for.
 UPDATE {replay} SET
   stored = stored + :stored, skipped = skipped + :skipped, cancelled = cancelled + :cancelled,
   due_at = max(due_at, :now - 2000000) + (:due - :now), state = coalesce(:state, state),
@@ -141,40 +143,40 @@ UPDATE {replay} SET
 WHERE id = :replay;
 
 -- name: set_pace
--- A replay goes on at another pace, from now on.
+-- Changes the pace of a replay from now on.
 UPDATE {replay} SET pace = :pace, due_at = :now
 WHERE consumer = :consumer AND name = :name AND state = 'running' RETURNING id;
 
 -- name: cancel_replay
--- A replay is to be cancelled, if it is not over.
+-- Begins to cancel a replay, unless it has ended.
 UPDATE {replay} SET state = 'cancelling', due_at = :now
 WHERE consumer = :consumer AND name = :name AND state IN ('running', 'stored') RETURNING id;
 
 -- name: count_items
--- What was not stored yet.
+-- How many messages a replay has not stored yet.
 SELECT count(*) FROM {replay_item} WHERE replay = :replay;
 
 -- name: drop_items
--- What was not stored yet never is.
+-- Deletes the messages that a replay has not stored yet.
 DELETE FROM {replay_item} WHERE replay = :replay;
 
 -- name: replay_left
--- Some of what a replay has stored and has not run, and of its dead letters.
+-- Some messages that a replay has stored and that have not run, and some of its dead letters.
 SELECT * FROM (SELECT p.seq, NULL, p.key FROM {pending} p
                WHERE p.replay = :replay AND p.replay > 0 ORDER BY p.seq LIMIT :limit)
 UNION ALL
 SELECT * FROM (SELECT NULL, d.id, d.key FROM {dead_letter} d
                WHERE d.replay = :replay AND d.replay > 0 ORDER BY d.id LIMIT :limit);
 
--- name: take_back
--- Take back what was stored.
+-- name: remove_replayed
+-- Deletes messages of a cancelled replay.
 DELETE FROM {pending} WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- name: take_back_dead_letters
--- Take back dead letters.
+-- name: remove_replayed_dead_letters
+-- Deletes dead letters of a cancelled replay.
 DELETE FROM {dead_letter} WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: audit_replay
--- What an operator did to a replay.
+-- Records an operator's action on a replay.
 INSERT INTO {audit} (consumer, action, by_whom, why, reason, replay, acted_at)
 VALUES (:consumer, :action, :by, :why, :name, :replay, :now);

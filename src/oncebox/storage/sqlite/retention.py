@@ -1,4 +1,4 @@
-"""Forgetting on SQLite."""
+"""Purge, archive and restore on SQLite."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from oncebox.errors import ArchiveError
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import ArchivedMessage, ArchivedRef, Run
-from oncebox.storage.sql.archives import Archiving, Name
-from oncebox.storage.sql.retention import Keeping
+from oncebox.storage.sql.archives import Name, SqlArchives
+from oncebox.storage.sql.retention import SqlRetention
 from oncebox.storage.sqlite.values import json, later, now
 from oncebox.storage.steps import Steps
 
 
-class Forgetful(Keeping, Archiving):
-    """Old messages are found by their time: a window is from one time to another."""
+class SqliteRetention(SqlRetention, SqlArchives):
+    """Finds old messages by their time of arrival: a window is a span of time."""
 
     def take_purge_turn(
         self, connection: Connection, *, consumer: str, every: float
@@ -30,31 +30,31 @@ class Forgetful(Keeping, Archiving):
     def old_windows(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[list[Any]]:
-        params = {"consumer": consumer, "watermark": self._kept(watermark)}
+        params = {"consumer": consumer, "watermark": self._time_param(watermark)}
         found = yield from connection.fetch(self._sql["old_windows"], params)
-        return list(pairwise([*(row[0] for row in found), self._kept(watermark)]))
+        return list(pairwise([*(row[0] for row in found), self._time_param(watermark)]))
 
     def purge(
         self, connection: Connection, consumer: str, watermark: datetime, window: Any
     ) -> Steps[int]:
         params = {
             "consumer": consumer,
-            "watermark": self._kept(watermark),
+            "watermark": self._time_param(watermark),
             **self._window(window),
             **self._times(),
         }
-        found = yield from connection.fetch(self._sql["old_ones"], params)
-        yield from self._forget(connection, consumer, found)
+        found = yield from connection.fetch(self._sql["purgeable"], params)
+        yield from self._delete(connection, consumer, found)
         return len(found)
 
-    def _forget(
+    def _delete(
         self, connection: Connection, consumer: str, found: Sequence[Sequence[Any]]
     ) -> Steps[None]:
         if found:
             seqs = json([seq for seq, _, _ in found])
             yield from connection.execute(self._sql["purge"], {"seqs": seqs})
             trail = {"consumer": consumer, **self._names([(o, i) for _, o, i in found])}
-            yield from connection.execute(self._sql["forget_attempts"], trail)
+            yield from connection.execute(self._sql["purge_attempts"], trail)
 
     def _window(self, window: Any) -> dict[str, Any]:
         low, high = window
@@ -68,7 +68,7 @@ class Forgetful(Keeping, Archiving):
     ) -> Steps[int]:
         params = {"consumer": consumer, "messages": json(messages), **self._times()}
         found = yield from connection.fetch(self._sql["unchanged"], params)
-        yield from self._forget(connection, consumer, found)
+        yield from self._delete(connection, consumer, found)
         return len(found)
 
     def _restore(
@@ -78,8 +78,8 @@ class Forgetful(Keeping, Archiving):
         taken = {"consumer": consumer, "messages": numbered}
         if (yield from connection.fetch(self._sql["taken_numbers"], taken)):
             raise ArchiveError(
-                "the archive comes from another database: here, others have the numbers of its "
-                "messages"
+                "the archive comes from another database: other messages in this database have "
+                "the same seqs as messages of the archive. Restore it into an empty database"
             )
         restored: list[Sequence[Any]] = []
         for record in records:
@@ -96,9 +96,9 @@ class Forgetful(Keeping, Archiving):
                 "headers": record.headers,
                 "source": record.source,
                 "coordinates": record.coordinates,
-                "occurred": self._kept(record.occurred_at),
-                "produced": self._kept(record.produced_at),
-                "received": self._kept(record.received_at),
+                "occurred": self._time_param(record.occurred_at),
+                "produced": self._time_param(record.produced_at),
+                "received": self._time_param(record.received_at),
             }
             restored += yield from connection.fetch(self._sql["restore"], fields)
         return restored
@@ -112,7 +112,7 @@ class Forgetful(Keeping, Archiving):
                 "consumer": consumer,
                 "origin": origin,
                 "id": id,
-                "ended_at": self._kept(run.ended_at),
+                "ended_at": self._time_param(run.ended_at),
             }
             for (origin, id), run in runs
         ]
@@ -121,5 +121,5 @@ class Forgetful(Keeping, Archiving):
     def _lock_names(
         self, connection: Connection, consumer: str, keys: Sequence[str | None]
     ) -> Steps[None]:
-        """The file is locked."""
+        """Nothing to do: the transaction is the only writer."""
         yield from ()

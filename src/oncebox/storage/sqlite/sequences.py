@@ -1,4 +1,4 @@
-"""Sequencing on SQLite."""
+"""Sequence numbers on SQLite."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from oncebox.model.sequencing import Numbers
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import Count, Move
-from oncebox.storage.sql.sequences import Sequencing
-from oncebox.storage.sqlite.claims import Claiming
+from oncebox.storage.sql.sequences import SqlSequences
+from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import later, microseconds, now
 from oncebox.storage.steps import Steps
 
 
-class Sequenced(Claiming, Sequencing):
-    """Nobody else can write meanwhile."""
+class SqliteSequences(SqliteClaims, SqlSequences):
+    """Needs no locks: the transaction is the only writer."""
 
     def sequence_states(
         self, connection: Connection, consumer: str, counts: Sequence[Count]
@@ -25,7 +25,7 @@ class Sequenced(Claiming, Sequencing):
             params = {"consumer": consumer, **count._asdict(), "limit": self.at_once + 1}
             found = yield from connection.fetch(self._sql["sequence_states"], params)
             if found:
-                waiting = yield from connection.fetch(self._sql["early_numbers"], params)
+                waiting = yield from connection.fetch(self._sql["awaiting_numbers"], params)
                 known[count] = self._numbers(found[0][0], [row[0] for row in waiting])
         return known
 
@@ -67,5 +67,5 @@ class Sequenced(Claiming, Sequencing):
         yield from ()
         return True
 
-    def _aged(self, age: float) -> dict[str, Any]:
+    def _age_params(self, age: float) -> dict[str, Any]:
         return {"before": later(-age)}

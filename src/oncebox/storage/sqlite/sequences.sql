@@ -1,14 +1,14 @@
 -- name: sequence_states
--- How far the numbers of a key are.
+-- The next sequence number of a key.
 SELECT next FROM {sequence} WHERE consumer = :consumer AND key = :key AND epoch = :epoch;
 
--- name: early_numbers
--- The lowest numbers that wait.
+-- name: awaiting_numbers
+-- The lowest sequence numbers that wait.
 SELECT number FROM {awaiting_sequence} WHERE consumer = :consumer AND key = :key AND epoch = :epoch
 ORDER BY number LIMIT :limit;
 
 -- name: store_awaiting
--- Keep a message until its number is due, unless that is taken.
+-- Stores a message until its sequence number is due, unless another message has the same number.
 INSERT INTO {awaiting_sequence} (consumer, key, epoch, number, seq, lane, origin, message_id, type, version,
                      payload, headers, source, coordinates, occurred_at, isolated)
 VALUES (:consumer, :key, :epoch, :number, :seq, :lane, :origin, :message_id, :type, :version,
@@ -17,7 +17,7 @@ ON CONFLICT (consumer, key, epoch, number) DO NOTHING
 RETURNING key, epoch, number;
 
 -- name: pull_awaiting
--- The time of a message has come: it is stored at the end of its key, to be released.
+-- Stores a message whose turn has come at the end of its key. It is blocked until release runs.
 INSERT INTO {pending} (consumer, lane, seq, origin, message_id, type, version, key, payload,
                        headers, source, coordinates, occurred_at, isolated, available_at)
 SELECT consumer, lane, :fresh, origin, message_id, type, version, key, payload,
@@ -26,19 +26,20 @@ FROM {awaiting_sequence} WHERE consumer = :consumer AND key = :key AND epoch = :
   AND seq IS NOT NULL;
 
 -- name: renumber
--- The message has a new number in the order of arrivals.
+-- Gives the message a new seq.
 UPDATE {inbox} SET seq = :fresh WHERE seq = (
   SELECT seq FROM {awaiting_sequence}
   WHERE consumer = :consumer AND key = :key AND epoch = :epoch AND number = :number
 );
 
 -- name: drop_awaiting
--- It does not wait any more.
+-- Deletes the message from those that wait.
 DELETE FROM {awaiting_sequence}
 WHERE consumer = :consumer AND key = :key AND epoch = :epoch AND number = :number;
 
 -- name: advance_sequences
--- Which number is next, and since when it is missing: anew with every step, or none waits.
+-- Records the next number of a sequence, and since when it is missing. The time starts again with every
+-- step, and is NULL if no message waits.
 INSERT INTO {sequence} AS s (consumer, key, epoch, next, waiting_since)
 VALUES (:consumer, :key, :epoch, :next, CASE WHEN :waits THEN :now END)
 ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
@@ -47,7 +48,8 @@ ON CONFLICT (consumer, key, epoch) DO UPDATE SET next = excluded.next,
     THEN coalesce(s.waiting_since, excluded.waiting_since) ELSE excluded.waiting_since END;
 
 -- name: gaps
--- The numbers that are waited for, the longest first. What is only noted to wait may be through.
+-- Missing sequence numbers, the longest wait first. A sequence may be marked as waiting although no
+-- message waits any more, so the waiting messages are checked too.
 SELECT g.key, g.epoch, g.next, g.lowest,
        (SELECT count(*) FROM {awaiting_sequence} e
         WHERE e.consumer = g.consumer AND e.key = g.key AND e.epoch = g.epoch),
@@ -65,7 +67,7 @@ WHERE g.lowest IS NOT NULL
 ORDER BY g.waiting_since LIMIT :limit;
 
 -- name: cut_sequences
--- Keys whose next number waits already: there were too many to be stored at once.
+-- Sequences whose next number has arrived, but too many messages waited to store all at once.
 SELECT s.key, s.epoch FROM {sequence} s
 WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
   AND EXISTS (SELECT 1 FROM {awaiting_sequence} e WHERE e.consumer = s.consumer AND e.key = s.key
@@ -73,7 +75,7 @@ WHERE s.consumer = :consumer AND s.waiting_since IS NOT NULL
 LIMIT :limit;
 
 -- name: is_gap
--- Since when a number is missing, as long as nothing has changed.
+-- Whether a number is still missing since a time.
 SELECT 1 FROM {sequence} s
 WHERE s.consumer = :consumer AND s.key = :key AND s.epoch = :epoch AND s.next IS :next
   AND s.waiting_since <= :before;

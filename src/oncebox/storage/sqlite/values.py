@@ -1,4 +1,4 @@
-"""Time and lists as SQLite keeps them: integers and JSON."""
+"""Times and lists in the form that SQLite stores: integers and JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-PARKED = 2**63 - 1
-"""Infinity, as the largest integer."""
+BLOCKED = 2**63 - 1
+"""The available_at of a blocked message: the largest integer stands for infinity."""
 
 MINUTE = 60_000_000
 
@@ -17,22 +17,22 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def now() -> int:
-    """Microseconds since 1970."""
+    """The time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def later(seconds: float) -> int:
-    """The time in so many seconds."""
+    """The time in `seconds` seconds."""
     return now() + round(seconds * 1_000_000)
 
 
 def microseconds(time: datetime | None) -> int | None:
-    """An instant as SQLite keeps it."""
+    """A time in the form that SQLite stores."""
     return None if time is None else (time - _EPOCH) // _MICROSECOND
 
 
 def instant(microseconds: int | None) -> datetime | None:
-    """An instant that SQLite kept."""
+    """A time that SQLite stored."""
     return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND
 
 

@@ -1,1 +1,1 @@
-"""PostgreSQL and SQLite by Django."""
+"""PostgreSQL and SQLite with Django."""

@@ -1,4 +1,4 @@
-"""PostgreSQL and SQLite by Django: the connection of a database alias, for ORM handlers. Sync."""
+"""PostgreSQL and SQLite with Django: the connection of a database alias. Sync only."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class DjangoWork(Watched):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether one of our blocks is still open, because an interrupt hit its end."""
+        """True if one of our blocks is still open, because an interrupt hit its end."""
         return len(self.connection.atomic_blocks) > self._depth
 
     def reset(self) -> None:
@@ -230,7 +230,7 @@ def _check_statement(execute: Any, sql: str, params: Any, many: bool, context: A
 
 
 def _in_testcase(connection: Any) -> bool:
-    """Whether all outer blocks belong to a django.test.TestCase."""
+    """True if all outer blocks belong to a django.test.TestCase."""
     return all(block._from_testcase for block in connection.atomic_blocks)
 
 

@@ -1,1 +1,1 @@
-"""PostgreSQL by psycopg 3."""
+"""PostgreSQL with psycopg 3."""

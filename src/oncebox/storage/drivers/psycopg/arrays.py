@@ -1,4 +1,4 @@
-"""Packs lists of texts and integers into PostgreSQL's binary array format.
+"""Pack lists of texts and integers into PostgreSQL's binary array format.
 
 psycopg inspects each element of a list several times, which takes five times as long. Lists with
 NULLs, long texts or other special cases are left to psycopg.
@@ -18,7 +18,7 @@ _LENGTHS = tuple(struct.pack("!i", length).decode("latin-1") for length in range
 
 
 class Packed:
-    """A packed array; its class says the element type."""
+    """A packed array. Its class determines the element type."""
 
     __slots__ = ("data",)
     oid: int

@@ -1,4 +1,4 @@
-"""PostgreSQL by psycopg 3, sync and async: the connection pool."""
+"""PostgreSQL with psycopg 3, sync and async: the connection pool."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PsycopgDatabase:
         self._owned = owned
         self.abandoned: list[Any] = []
         self._may_prepare: bool | None = None
-        """Whether statements may be prepared; None before the first connection."""
+        """True if statements may be prepared; None before the first connection."""
         self._exposed: weakref.WeakSet[Any] = weakref.WeakSet()
         """The connections that handlers had, and may still use."""
 
@@ -148,7 +148,7 @@ class PsycopgDatabase:
             raise
 
     def recover(self) -> Steps[None]:
-        # Not check(), where the pool has drain(): check() would also wait for the answer of
+        # Not check(), where the pool has drain(): check() would also wait for replies on
         # half-open connections.
         yield getattr(self.pool, "drain", self.pool.check)
 

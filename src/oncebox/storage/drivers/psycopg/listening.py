@@ -1,4 +1,4 @@
-"""Waits for NOTIFY on a separate connection.
+"""Wait for NOTIFY on a separate connection.
 
 Notifications are a hint: workers poll as well, so a lost connection only delays messages.
 """
@@ -35,7 +35,7 @@ class Listener:
         self._has_warned = False
 
     def wait(self, seconds: float) -> Steps[bool]:
-        """Wait for a notification, at most this long. Returns whether messages may be stored."""
+        """Wait for a notification, at most this long. Returns True if messages may be stored."""
         try:
             if self._connection is None:
                 self._connection = yield self._connect

@@ -1,4 +1,4 @@
-"""Hands the statements of a psycopg pipeline to libpq without polling the socket.
+"""Pass the statements of a psycopg pipeline to libpq without polling the socket.
 
 psycopg polls the socket for every statement; in an event loop that costs more than the statement.
 This module skips the poll: the next ordinary execute or sync sends and receives for all. BEGIN, and
@@ -40,7 +40,7 @@ async def aqueue(cursor: Any, sql: str, params: tuple[Any, ...] | None) -> Any:
 
 
 def hand_over(pipeline: Any) -> None:
-    """Put the queued commands into libpq's buffer: then psycopg knows that they are under way."""
+    """Put the queued commands into libpq's buffer, so that psycopg knows that they were sent."""
     commands = pipeline.command_queue
     while commands:
         commands.popleft()()

@@ -1,1 +1,1 @@
-"""PostgreSQL and SQLite by SQLAlchemy."""
+"""PostgreSQL and SQLite with SQLAlchemy."""

@@ -1,4 +1,4 @@
-"""PostgreSQL and SQLite by SQLAlchemy 2, sync and async: the engine."""
+"""PostgreSQL and SQLite with SQLAlchemy 2, sync and async: the engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SqlAlchemyDatabase:
         self._owned = owned
         self.abandoned: list[Any] = []
         self._may_prepare: bool | None = True if self.dialect == "sqlite" else None
-        """Whether statements may be prepared; None before the first connection."""
+        """True if statements may be prepared; None before the first connection."""
         self._starts_unprepared = owned and engine.dialect.driver == "asyncpg"
         if self._starts_unprepared:
             event.listen(engine.sync_engine, "do_connect", self._configure)
@@ -94,7 +94,7 @@ class SqlAlchemyDatabase:
             raise
 
     def _detect_pooler(self, work: SqlAlchemyWork) -> Steps[None]:
-        """Find out whether connections may prepare statements; replace this one if it is unfit."""
+        """Find out whether connections may prepare statements; replace this one if it must not."""
         probe = SqlAlchemyWork()
         probe.attach(lambda: work.connection)
         found = yield from pooler.may_prepare(

@@ -25,7 +25,7 @@ class SharedSession(Session):
     """One session for all handlers of a batch; no handler may discard its changes."""
 
     ours = False
-    """Whether oncebox uses the session now, and not a handler."""
+    """True while oncebox uses the session, and not a handler."""
 
     def rollback(self) -> None:
         self._refuse("rollback")

@@ -46,7 +46,7 @@ class SqlAlchemyWork(AttachedWork):
         self._driver: Any = None
         self._nested: list[Any] = []
         self._ours = True
-        """Whether oncebox acts on the transaction now, and not a handler."""
+        """True if oncebox acts on the transaction now, and not a handler."""
 
     def _prepare(self) -> None:
         self._is_async = isinstance(self.connection, AsyncConnection)

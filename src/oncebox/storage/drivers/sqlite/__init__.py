@@ -1,1 +1,1 @@
-"""SQLite by sqlite3 and aiosqlite."""
+"""SQLite with sqlite3 and aiosqlite."""

@@ -24,13 +24,13 @@ class BorrowedSqlite:
         self._is_async = not isinstance(connection, sqlite3.Connection)
         is_certain = connection.in_transaction or not self._is_async
         self.insert = self._insert if is_certain else None
-        """Executes an INSERT; returns whether it inserted a row. None where it is uncertain that
+        """Executes an INSERT, and returns True if it inserted a row. None if it is uncertain that
         the statement runs in a transaction."""
         if not connection.in_transaction and not self._begins_by_itself():
             raise NotInTransaction
 
     def _begins_by_itself(self) -> bool:
-        """Whether Python opens a transaction before a statement that writes, as far as is known."""
+        """True if Python opens a transaction before a statement that writes, as far as is known."""
         if self._is_async:  # sqlite3 reads `autocommit` only on its own thread
             return self._connection.isolation_level is not None
         return _begins_by_itself(self._connection)
@@ -69,7 +69,7 @@ def _fetch(connection: sqlite3.Connection, sql: str, args: Any) -> Any:
 
 
 def _begins_by_itself(connection: Any) -> bool:
-    """Whether Python opens a transaction before a statement that writes."""
+    """True if Python opens a transaction before a statement that writes."""
     autocommit = getattr(connection, "autocommit", _LEGACY)
     if autocommit != _LEGACY:
         return not autocommit

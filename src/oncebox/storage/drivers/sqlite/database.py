@@ -1,4 +1,4 @@
-"""SQLite by sqlite3 and aiosqlite: the connections that oncebox opens to a file."""
+"""SQLite with sqlite3 and aiosqlite: the connections that oncebox opens to a file."""
 
 from __future__ import annotations
 

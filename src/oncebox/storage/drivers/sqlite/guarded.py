@@ -44,7 +44,7 @@ class GuardedConnection(sqlite3.Connection):
     """
 
     guarded = False
-    """Whether a handler runs now."""
+    """True while a handler runs."""
 
     def attach_lock(self, path: Path) -> None:
         """Use this file as the queue of writers, and install the authorizer."""

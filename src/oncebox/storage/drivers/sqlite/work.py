@@ -33,7 +33,7 @@ class SqliteWork:
         self.raw = raw
         """The sqlite3 connection; the one of aiosqlite belongs to another thread."""
         self.is_clean = True
-        """Whether the connection is not in a transaction and has its original settings."""
+        """True if the connection is not in a transaction and has its original settings."""
         self._is_inside = False
         self._savepoints = 0
 

@@ -28,12 +28,12 @@ BEGIN
 
   PERFORM {fence}(p_timeout);
 
-  -- The locks are sorted, and taken before a number is drawn. So is the transaction's id: by it
-  -- raise_floors knows which transactions may still insert a row with a lower number.
+  -- The locks are sorted, and taken before a seq is drawn. So is the transaction's id, from which
+  -- raise_floors knows which transactions may still insert a row with a lower seq.
   PERFORM pg_advisory_xact_lock(l) FROM unnest(p_locks) AS l;
   xid := pg_current_xact_id()::text;
 
-  -- Numbers are drawn in the order of arrival. Rows are inserted in the order of ids, so that two
+  -- Seqs are drawn in the order of arrival. Rows are inserted in the order of ids, so that two
   -- batches with the same ids wait for each other instead of deadlocking.
   WITH arrived AS MATERIALIZED (
     SELECT nextval('{seq}') AS seq, a.*

@@ -2,11 +2,11 @@
 -- Finds for each lane the floor: the seq up to which the lane has no fresh ready row, now and later.
 -- Deleted rows stay in the indexes while any transaction has an older snapshot (pg_dump, a report). A
 -- search from the beginning visits them all, a search from the floor does not.
--- A floor is safe once every transaction that drew a lower number has ended. Numbers are drawn by
--- transactions that have an id. So note the last number that was drawn, then take an id: it is higher
+-- A floor is safe once every transaction that drew a lower seq has ended. Seqs are drawn by
+-- transactions that have an id. So read the last seq that was drawn, then take an id: it is higher
 -- than theirs. Once no transaction with a lower id is in progress, all their rows are visible.
 -- pg_snapshot_xmax() is not enough: a transaction in progress may have an id above it.
--- The row lock writes to the log, so the COMMIT makes the number durable, and it is not drawn again
+-- The row lock writes to the log, so the COMMIT makes the seq durable, and it is not drawn again
 -- after a crash. Another server may lag behind: floors are valid for one start of one server.
 -- p_due: the same for the times of retries. If the clock goes back, a retry may be found late.
 CREATE FUNCTION {raise_floors}(

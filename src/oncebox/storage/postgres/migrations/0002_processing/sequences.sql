@@ -108,7 +108,7 @@ END
 $cut_sequences$;
 
 -- name: pull
--- Stores messages whose turn has come at the end of their keys, with new numbers in the given order.
+-- Stores messages whose turn has come at the end of their keys, with new seqs in the given order.
 -- They are blocked until release() runs. One at a time, so that each is looked up by its key.
 CREATE FUNCTION {pull}(p_consumer text, p_keys text[], p_epochs text[], p_numbers bigint[])
 RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $pull$

@@ -49,7 +49,7 @@ BEGIN
   END IF;
   PERFORM {fence}(p_timeout);
   IF p_server IS DISTINCT FROM pg_postmaster_start_time() THEN
-    p_floors := NULL;  -- floors of another server, which may have drawn higher numbers
+    p_floors := NULL;  -- floors of another server, which may have drawn higher seqs
     p_due := NULL;
   END IF;
 

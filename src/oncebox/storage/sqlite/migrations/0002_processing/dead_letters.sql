@@ -50,7 +50,7 @@ CREATE INDEX {dead_letter_unnotified} ON {dead_letter} (consumer, notify_at)
 CREATE INDEX {dead_letter_listed} ON {dead_letter} (consumer, id);
 
 -- name: dead_letter_crashed
--- Finds the dead letters that crashed their process lately.
+-- Finds the dead letters that crashed their process, by time.
 CREATE INDEX {dead_letter_crashed} ON {dead_letter} (consumer, dead_at) WHERE crashes > 0;
 
 -- name: dead_letter_seq

@@ -29,7 +29,7 @@ CREATE INDEX {replay_active} ON {replay} (consumer, due_at)
   WHERE state IN ('running', 'cancelling');
 
 -- name: replay_item
--- The messages that a replay has still to store. seq: their number when they arrived.
+-- The messages that a replay has still to store. seq: the one of their first arrival.
 CREATE TABLE {replay_item} (
   replay     INTEGER NOT NULL,
   seq        INTEGER NOT NULL,

@@ -1,4 +1,4 @@
-"""Runs the demo: real workers, a producer, and random kills."""
+"""Run the demo: real workers, a producer, and random kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from oncebox.cli.demo.books import Books, booked, open_books
-from oncebox.cli.demo.stream import CLOSED, Stream, Truth
+from oncebox.cli.demo.stream import CLOSED, Expected, Stream
 from oncebox.inbox import Inbox
 
 RATE = 250
@@ -28,11 +28,11 @@ FINISH_TIMEOUT = 60.0
 """Seconds after the last kill in which all messages must be processed."""
 
 
-class Scene(msgspec.Struct):
+class Snapshot(msgspec.Struct):
     """The state of the demo at a moment."""
 
-    truth: Truth
-    act: str = "starting"
+    expected: Expected
+    phase: str = "starting"
     seconds: float = 0
     kills: int = 0
     naive_kills: int = 0
@@ -40,23 +40,23 @@ class Scene(msgspec.Struct):
     naive: tuple[int, int] = (0, 0)
     absorbed: int = 0
     dead: int = 0
-    rescued: int = 0
+    retried: int = 0
 
 
-class Play:
+class Simulation:
     """Payments for some seconds, through oncebox and through the naive consumer."""
 
     def __init__(
         self, folder: Path, ours: Books, theirs: Books, *, seconds: float, seed: int
     ) -> None:
-        self.scene = Scene(Truth())
+        self.snapshot = Snapshot(Expected())
         self._folder = folder
         self._ours = ours
         self._theirs = theirs
         self._seconds = seconds
         self._chance = random.Random(seed)
         self._stream = Stream(seed)
-        self.scene.truth = self._stream.truth
+        self.snapshot.expected = self._stream.expected
         self._file = folder / "payments.jsonl"
         self._inbox = self._make_inbox()
         self._port = _free_port()
@@ -68,48 +68,48 @@ class Play:
 
         return inbox
 
-    def run(self) -> Iterator[Scene]:
-        """Run the demo, and yield its state again and again until the end."""
+    def run(self) -> Iterator[Snapshot]:
+        """Run the demo, and yield its state repeatedly until the end."""
         open_books(self._ours, naive=False)
         open_books(self._theirs, naive=True)
         self._file.touch()
         self._inbox.migrate()
         with self._inbox, self._workers():
-            yield from self._storm()
-            yield from self._calm()
-        yield self._look("the end")
+            yield from self._produce_and_kill()
+            yield from self._wait_until_finished()
+        yield self._snapshot("finished")
 
     # -- phases -----------------------------------------------------------------------------------
 
-    def _storm(self) -> Iterator[Scene]:
+    def _produce_and_kill(self) -> Iterator[Snapshot]:
         """Produce messages and kill workers."""
         began = time.monotonic()
         written = 0
         next_kill = 2.0
-        poisoned = False
+        sent_failing = False
         while (now := time.monotonic() - began) < self._seconds:
             due = int(now * RATE)
             self._write(self._stream.lines(due - written))
             written = due
-            if not poisoned and now > self._seconds / 4:
-                self._write([self._stream.poison()])
-                poisoned = True
+            if not sent_failing and now > self._seconds / 4:
+                self._write([self._stream.failing_payment()])
+                sent_failing = True
             if now > next_kill:
                 self._kill()
                 next_kill = now + self._chance.uniform(0.5, 1.5)
             if now > self._seconds * 0.6:
-                self._rescue()
-            self.scene.seconds = now
-            yield self._look("killing workers at random")
+                self._retry_dead_letters()
+            self.snapshot.seconds = now
+            yield self._snapshot("killing workers at random")
             time.sleep(0.1)
 
-    def _calm(self) -> Iterator[Scene]:
-        """Wait until all messages are processed; kill nothing any more."""
+    def _wait_until_finished(self) -> Iterator[Snapshot]:
+        """Wait until all messages are processed, without further kills."""
         deadline = time.monotonic() + FINISH_TIMEOUT
         while time.monotonic() < deadline and not self._is_finished():
-            self._rescue()
+            self._retry_dead_letters()
             self._restart_naive()
-            yield self._look("finishing what is left")
+            yield self._snapshot("processing the remaining messages")
             time.sleep(0.2)
 
     def _is_finished(self) -> bool:
@@ -157,23 +157,23 @@ class Play:
         if pids:
             with suppress(ProcessLookupError):
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
-                self.scene.kills += 1
+                self.snapshot.kills += 1
         if self._naive is not None and self._naive.poll() is None:
             self._naive.kill()
             self._naive.wait()
-            self.scene.naive_kills += 1
+            self.snapshot.naive_kills += 1
         self._restart_naive()
 
     def _pids(self) -> list[int]:
         """The PIDs of the processes of `oncebox run`, from its health check."""
         with suppress(OSError, ValueError):
             url = f"http://127.0.0.1:{self._port}/live"
-            with urllib.request.urlopen(url, timeout=1) as answer:
-                workers = json.load(answer)["workers"]
+            with urllib.request.urlopen(url, timeout=1) as response:
+                workers = json.load(response)["workers"]
             return [worker["pid"] for worker in workers if worker["is_ready"]]
         return []
 
-    def _rescue(self) -> None:
+    def _retry_dead_letters(self) -> None:
         """Create the missing account, and retry the dead letters of its key."""
         letters = self._inbox.dead_letters.find(key=CLOSED)
         if not letters:
@@ -183,17 +183,17 @@ class Play:
         acted = self._inbox.dead_letters.retry(
             key=CLOSED, why="the account is open now", by="the demo"
         )
-        self.scene.rescued += acted.done
+        self.snapshot.retried += acted.done
 
-    def _look(self, act: str) -> Scene:
-        scene = self.scene
-        scene.act = act
-        scene.booked = booked(self._ours)
-        scene.naive = booked(self._theirs)
+    def _snapshot(self, phase: str) -> Snapshot:
+        snapshot = self.snapshot
+        snapshot.phase = phase
+        snapshot.booked = booked(self._ours)
+        snapshot.naive = booked(self._theirs)
         status = self._inbox.status()
-        scene.absorbed = status.rates[60].duplicate
-        scene.dead = sum(group.count for group in status.dead)
-        return scene
+        snapshot.absorbed = status.rates[60].duplicate
+        snapshot.dead = sum(group.count for group in status.dead)
+        return snapshot
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
