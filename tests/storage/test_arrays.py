@@ -14,6 +14,7 @@ from oncebox.storage.drivers.psycopg.arrays import PACKERS, Packed
     ("type", "values"),
     [
         ("text", ["a", "", 'it"s', "\\", "{,}", "NULL", "x" * 255]),
+        ("bytea", [b"a", b"", bytes(range(256)), b"x" * 1000]),
         ("smallint", [0, -1, 2**15 - 1, -(2**15)]),
         ("integer", [2**31 - 1, -(2**31)]),
         ("bigint", [2**63 - 1, -(2**63)]),
@@ -33,6 +34,9 @@ def test_simple_values_are_packed(type: str, values: list[Any]) -> None:
         ("text", ["x" * 256]),
         ("text", [["a"]]),
         ("text", [1]),
+        ("bytea", []),
+        ("bytea", [b"a", None]),
+        ("bytea", ["a"]),
         ("bigint", [True]),
         ("bigint", [1.5]),
         ("bigint", [1, None]),

@@ -37,44 +37,39 @@ class InlineProcessing(msgspec.Struct, frozen=True):
     advance: Advance | None = None
     """How the batch moves the position of its source, if the source has positions."""
 
-    def process(self, items: Sequence[Item]) -> Steps[list[Outcome]]:
-        """Process a batch. A message that prevents the commit of the others fails by itself."""
-        if not items:
-            return []
-        try:
-            return (yield from self._commit(items))
-        except _Buried as raised:
-            buried = raised.outcomes
-        except _RolledBack as error:
-            return (yield from self._divide(items, error))
-        rest = yield from self.process([item for item in items if item not in buried])
-        others = iter(rest)
-        return [buried.get(item) or next(others) for item in items]
-
-    def _commit(
+    def process(
         self, items: Sequence[Item], *, failed: BaseException | None = None
     ) -> Steps[list[Outcome]]:
-        """Run the unit of work until it commits. After the last try, store its messages instead."""
-        retries = Retries(self.database, self.unit.random, limit=self.unit.timeout)
+        """Process a batch. A message that prevents the commit of the others fails by itself.
+
+        With `failed`, no handler runs: the messages have failed with this error. If the database
+        rejects every try, the messages are stored to run isolated.
+        """
+        if not items:
+            return []
+        unit = self.unit
+        retries = Retries(self.database, unit.random, limit=unit.timeout)
         isolated: BaseException | None = None
         while True:
-            plan = self.unit.plan(items, failed=failed, isolated=isolated, receiving=self.receiving)
-            self.unit.observer.batch_started(self.unit.consumer, len(items))
-            body = partial(perform, self.unit, plan, self.advance)
+            plan = unit.plan(items, failed=failed, isolated=isolated, receiving=self.receiving)
+            unit.observer.batch_started(unit.consumer, len(items))
+            body = partial(perform, unit, plan, self.advance)
             try:
                 outcomes = yield from with_connection(self.database, body)
             except CannotCommit as error:
-                raise _RolledBack from error.__cause__
+                return (yield from self._divide(plan, None, error.__cause__, failed))
             except TransactionLost as error:
                 plan.is_committing = False  # the guard refused our COMMIT
-                yield from self._check_uncommitted(plan)
-                raise _RolledBack(error.culprit) from error
+                if buried := (yield from self._bury_committed(plan)):
+                    return (yield from self._process_others(items, buried))
+                return (yield from self._divide(plan, error.culprit, error, failed))
             except RetryTransaction as retry:
                 cause = retry.__cause__
-                yield from self._check_uncommitted(plan)
+                if buried := (yield from self._bury_committed(plan)):
+                    return (yield from self._process_others(items, buried))
                 if isolated is not None:
                     raise database_unavailable(cause) from cause
-                self.unit.observer.batch_rolled_back(self.unit.consumer, cause, "retrying it")
+                unit.observer.batch_rolled_back(unit.consumer, cause, "retrying it")
                 if not (yield from retries.wait()):
                     isolated = cause
             except Exception as error:
@@ -82,25 +77,40 @@ class InlineProcessing(msgspec.Struct, frozen=True):
                     raise NotOwner from error
                 raise
             else:
-                report_commit(self.unit.observer, self.unit.consumer, outcomes)
+                report_commit(unit.observer, unit.consumer, outcomes)
                 return outcomes
 
     # -- batches that cannot be committed ---------------------------------------------------------
 
-    def _divide(self, items: Sequence[Item], error: _RolledBack) -> Steps[list[Outcome]]:
-        """Process a batch in parts, in arrival order, so that a failed part blocks its keys."""
+    def _divide(
+        self,
+        plan: Plan,
+        culprit: object | None,
+        error: BaseException | None,
+        failed: BaseException | None,
+    ) -> Steps[list[Outcome]]:
+        """Process a batch in parts, in arrival order, so that a failed part blocks its keys.
+
+        `culprit` is the message that failed, if that is certain.
+        """
+        if failed is not None:  # no handler ran, so the fault is not in a message
+            raise TransactionLost(
+                "the connection does not keep a transaction together: is there a pooler in "
+                "statement mode, or autocommit? Do not ack"
+            ) from error
+        items = plan.items
         if len(items) == 1:
-            return (yield from self._fail(items, error.__cause__))
-        if error.culprit not in items:
+            return (yield from self.process(items, failed=error))
+        if culprit not in items:
             middle = len(items) // 2
             first = yield from self._without_advance().process(items[:middle])
             return first + (yield from self.process(items[middle:]))
-        place = next(n for n, item in enumerate(items) if item is error.culprit)
-        culprit, after = items[place : place + 1], items[place + 1 :]
+        place = next(n for n, item in enumerate(items) if item is culprit)
         before = yield from self._without_advance().process(items[:place])
+        after = items[place + 1 :]
         last = self._without_advance() if after else self
-        failed = yield from last._fail(culprit, error.__cause__)
-        return before + failed + (yield from self.process(after))
+        at_fault = yield from last.process(items[place : place + 1], failed=error)
+        return before + at_fault + (yield from self.process(after))
 
     def _without_advance(self) -> InlineProcessing:
         """The same for a part of a batch: only the last part advances the position."""
@@ -109,31 +119,19 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         unmoved = msgspec.structs.replace(self.advance, new=self.advance.old)
         return msgspec.structs.replace(self, advance=unmoved)
 
-    def _fail(self, items: Sequence[Item], error: BaseException | None) -> Steps[list[Outcome]]:
-        """Record that a message failed, without running its handler again."""
-        try:
-            return (yield from self._commit(items, failed=error))
-        except _RolledBack as undone:
-            raise TransactionLost(
-                "the connection does not keep a transaction together: is there a pooler in "
-                "statement mode, or autocommit? Do not ack"
-            ) from undone.__cause__
-
     # -- transactions that a handler committed ----------------------------------------------------
 
-    def _check_uncommitted(self, plan: Plan) -> Steps[None]:
-        """Raise _Buried if a handler committed a transaction that we did not commit.
+    def _bury_committed(self, plan: Plan) -> Steps[dict[Item, Outcome]]:
+        """Make dead letters of the claims of a transaction that a handler committed.
 
-        Its claims are in the inbox. They become dead letters, because nothing tells how much of
-        their work is committed.
+        Nothing tells how much of their work is committed. Returns their outcomes.
         """
         if not plan.claimed or plan.is_committing:
-            return
+            return {}
         bury = partial(self._bury, plan.claimed, plan.token)
         buried: dict[Item, Outcome] = yield from run_transaction(self.database, bury)
         report_commit(self.unit.observer, self.unit.consumer, list(buried.values()))
-        if buried:
-            raise _Buried(buried)
+        return buried
 
     def _bury(
         self, claimed: Mapping[Item, int], token: Any, work: Work
@@ -150,17 +148,9 @@ class InlineProcessing(msgspec.Struct, frozen=True):
             )
         return dict(zip(items, plan.outcomes, strict=True))
 
-
-class _Buried(Exception):
-    """A handler committed the transaction; these messages are dead letters now."""
-
-    def __init__(self, outcomes: Mapping[Item, Outcome]) -> None:
-        self.outcomes = outcomes
-
-
-class _RolledBack(Exception):
-    """Nothing was committed, because one of the messages failed with the cause of this."""
-
-    def __init__(self, culprit: object | None = None) -> None:
-        self.culprit = culprit
-        """The message that failed, if that is certain."""
+    def _process_others(
+        self, items: Sequence[Item], buried: Mapping[Item, Outcome]
+    ) -> Steps[list[Outcome]]:
+        rest = yield from self.process([item for item in items if item not in buried])
+        others = iter(rest)
+        return [buried.get(item) or next(others) for item in items]

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ARRAY = re.compile(r"\s*::\s*(text|smallint|integer|bigint)\s*\[\s*\]", re.IGNORECASE)
+_ARRAY = re.compile(r"\s*::\s*(text|bytea|smallint|integer|bigint)\s*\[\s*\]", re.IGNORECASE)
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _FORBIDDEN = frozenset(
     "begin start commit end rollback abort savepoint release attach detach".split()  # noqa: SIM905

@@ -259,4 +259,4 @@ def _columns(table: Sequence[rows.Row]) -> rows.Row:
 
 def _column(values: list[Any]) -> list[Any] | None:
     """The values, or None if all are None: unnest() fills in NULL, and less is sent."""
-    return values if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else values

@@ -1,4 +1,4 @@
-"""Pack lists of texts and integers into PostgreSQL's binary array format.
+"""Pack lists of texts, binary strings and integers into PostgreSQL's binary array format.
 
 psycopg inspects each element of a list several times, which takes five times as long. Lists with
 NULLs, long texts or other special cases are left to psycopg.
@@ -13,19 +13,18 @@ from typing import Any
 _HEAD = struct.Struct("!iiIii")
 """Dimensions, NULL flag, element type, number of elements, lower bound."""
 
+_LENGTH = struct.Struct("!i")
+
 _LENGTHS = tuple(struct.pack("!i", length).decode("latin-1") for length in range(256))
 """The length prefix of a text, by its length."""
 
 
-class Packed:
+class Packed(bytes):
     """A packed array. Its class determines the element type."""
 
-    __slots__ = ("data",)
+    __slots__ = ()
     oid: int
     """The OID of its PostgreSQL type."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
 
 
 class Texts(Packed):
@@ -33,6 +32,13 @@ class Texts(Packed):
 
     __slots__ = ()
     oid = 1009
+
+
+class Binaries(Packed):
+    """bytea[]"""
+
+    __slots__ = ()
+    oid = 1001
 
 
 class Smallints(Packed):
@@ -71,6 +77,14 @@ def _texts(values: list[Any]) -> Any:
     return Texts(_HEAD.pack(1, 0, 25, len(values), 1) + "".join(flat).encode("latin-1"))
 
 
+def _binaries(values: list[Any]) -> Any:
+    if set(map(type, values)) != {bytes}:
+        return values
+    flat = [b""] * (2 * len(values))
+    flat[::2], flat[1::2] = [_LENGTH.pack(length) for length in map(len, values)], values
+    return Binaries(_HEAD.pack(1, 0, 17, len(values), 1) + b"".join(flat))
+
+
 def _integers(kind: type[Packed], oid: int, code: str) -> Callable[[list[Any]], Any]:
     size = struct.calcsize(f"!{code}")
 
@@ -90,6 +104,7 @@ def _integers(kind: type[Packed], oid: int, code: str) -> Callable[[list[Any]], 
 
 PACKERS: Mapping[str, Callable[[list[Any]], Any]] = {
     "text": _texts,
+    "bytea": _binaries,
     "smallint": _integers(Smallints, 21, "h"),
     "integer": _integers(Integers, 23, "i"),
     "bigint": _integers(Bigints, 20, "q"),

@@ -8,7 +8,14 @@ import psycopg
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 
-from oncebox.storage.drivers.psycopg.arrays import Bigints, Integers, Packed, Smallints, Texts
+from oncebox.storage.drivers.psycopg.arrays import (
+    Bigints,
+    Binaries,
+    Integers,
+    Packed,
+    Smallints,
+    Texts,
+)
 
 
 class _PackedDumper(Dumper):
@@ -22,7 +29,7 @@ class _PackedDumper(Dumper):
         self.oid = cls.oid
 
     def dump(self, obj: Packed) -> bytes:
-        return obj.data
+        return obj
 
 
 def register_arrays(connection: Any) -> None:
@@ -32,5 +39,5 @@ def register_arrays(connection: Any) -> None:
     except psycopg.ProgrammingError:
         known = False
     if not known:
-        for kind in (Texts, Smallints, Integers, Bigints):
+        for kind in (Texts, Binaries, Smallints, Integers, Bigints):
             connection.adapters.register_dumper(kind, _PackedDumper)

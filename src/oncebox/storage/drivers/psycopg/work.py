@@ -24,6 +24,7 @@ from oncebox.storage.drivers.parameters import for_handler, translate
 from oncebox.storage.drivers.psycopg import queueing
 from oncebox.storage.drivers.psycopg.dumpers import register_arrays
 from oncebox.storage.drivers.psycopg.guarded_cursor import guarded, refuse_server_cursor
+from oncebox.storage.drivers.psycopg.savepoint import AsyncSavepoint, Savepoint
 from oncebox.storage.drivers.savepoints import savepoint_name
 from oncebox.storage.steps import Call, Steps, entering, leaving
 
@@ -62,6 +63,8 @@ class PsycopgWork(AttachedWork):
         self._binary = self._new_cursor()
         self._binary.format = Format.BINARY
         self._queue = queueing.aqueue if is_async else queueing.queue
+        self._fetch = _afetch if is_async else _fetch
+        self._savepoint = AsyncSavepoint if is_async else Savepoint
 
     # -- the transaction ------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class PsycopgWork(AttachedWork):
         self._pipeline = yield entering(self._pipeline_block)
 
     def enter_savepoint(self) -> Steps[None]:
-        savepoint = self._transaction(self.connection, savepoint_name(len(self._savepoints)))
+        savepoint = self._savepoint(self.connection, savepoint_name(len(self._savepoints)))
         yield entering(savepoint)
         self._savepoints.append(savepoint)
 
@@ -214,9 +217,8 @@ class PsycopgWork(AttachedWork):
 
     def fetch(self, sql: str, params: Mapping[str, Any]) -> Steps[list[Sequence[Any]]]:
         statement = translate(sql, "binary", packed=True)
-        yield partial(self._binary.execute, statement.sql, statement.pick(params) or None)
-        yield from self._sync()
-        return (yield self._binary.fetchall)  # type: ignore[no-any-return]
+        args = (statement.sql, statement.pick(params) or None)
+        return (yield partial(self._fetch, self._binary, self._pipeline, *args))  # type: ignore[no-any-return]
 
     def _sync(self) -> Steps[None]:
         """Wait for all pipelined statements: then each cursor has its latest result."""
@@ -228,6 +230,8 @@ class PsycopgWork(AttachedWork):
         args = (statement.sql, statement.pick(params) or None)
         if self._pipeline is None:
             yield partial(self._binary.execute, *args)
+        elif queueing.SUPPORTED:  # it does not wait
+            queueing.queue(self._binary, *args)
         else:
             yield partial(self._queue, self._binary, *args)
 
@@ -280,3 +284,17 @@ class PsycopgWork(AttachedWork):
             "tx.session needs SQLAlchemy: create the inbox with an Engine or a "
             "postgresql+psycopg:// URL"
         )
+
+
+def _fetch(cursor: Any, pipeline: Any, sql: str, args: tuple[Any, ...] | None) -> list[Any]:
+    cursor.execute(sql, args)
+    if pipeline is not None:
+        pipeline.sync()
+    return cursor.fetchall()  # type: ignore[no-any-return]
+
+
+async def _afetch(cursor: Any, pipeline: Any, sql: str, args: tuple[Any, ...] | None) -> list[Any]:
+    await cursor.execute(sql, args)
+    if pipeline is not None:
+        await pipeline.sync()
+    return await cursor.fetchall()  # type: ignore[no-any-return]
