@@ -12,7 +12,7 @@ import oncebox.operations.purge
 import oncebox.operations.purge_pass
 from oncebox import Inbox, Retention
 from oncebox.storage.drivers.transactions import run_transaction
-from oncebox.storage.sqlite.values import later
+from oncebox.storage.sqlite.values import PARKED, later
 from oncebox.storage.steps import run
 from support.internals import database_of, store_of
 from support.services import wait_until
@@ -20,8 +20,6 @@ from support.tables import read_rows
 from support.worlds import World, order, write_effect
 
 A_DAY = 86_400
-BLOCKED = 2**63 - 1
-"""available_at of a blocked message on SQLite."""
 # Four of them fill a page.
 OLD = """
 INSERT INTO oncebox_inbox (consumer, origin, message_id, seq, type, version, payload, received_at)
@@ -188,7 +186,7 @@ def test_releasing_a_long_key_reads_each_message_once(world: World) -> None:
 def cost_of_release(world: World, inbox: Inbox, messages: int) -> int:
     """How much the database reads to release a key with this many waiting messages."""
     world.execute("DELETE FROM oncebox_pending")
-    payload, blocked = ("''", "'infinity'") if world.is_postgres else ("x''", BLOCKED)
+    payload, blocked = ("''", "'infinity'") if world.is_postgres else ("x''", PARKED)
     world.execute(TAIL.format(count=messages, payload=payload, blocked=blocked))
     worked = 0
 
