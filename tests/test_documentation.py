@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -31,16 +33,22 @@ def test_a_page_works_and_prints_what_it_says(
     found = [block for block in blocks(ROOT / name) if block.marked is None]
     python = {block.line for block in found if block.language == "python"}
     document = Sybil(parsers=[PythonCodeBlockParser()]).parse(ROOT / name)
-    for example in document.examples():
-        if example.line in python:
-            python.remove(example.line)
-            example.evaluate()
+    with ExitStack() as stack:
+        stack.callback(_close_inboxes, document.namespace)
+        for example in document.examples():
+            if example.line in python:
+                python.remove(example.line)
+                example.evaluate()
     assert not python
     promised = "".join(block.text for block in found if block.language == "text")
     assert capsys.readouterr().out == promised
-    opened = [value for value in document.namespace.values() if isinstance(value, Inbox)]
-    for inbox in [*opened, *document.namespace.get("inboxes", {}).values()]:
-        inbox.close()
+
+
+def _close_inboxes(namespace: dict[str, Any]) -> None:
+    """Close the inboxes that the blocks of a page opened."""
+    for value in [*namespace.values(), *namespace.get("inboxes", {}).values()]:
+        if isinstance(value, Inbox):
+            value.close()
 
 
 def test_every_sql_block_of_the_documentation_can_be_executed(postgres_url: str) -> None:
