@@ -1,7 +1,7 @@
-"""Pages: documentation that is executed: files are written, commands run, outputs compared.
+"""Pages that readers follow step by step: a test writes their files and runs their commands.
 
-One shell runs all commands of a page, as a reader's would. Only `pip` is not the real one, and
-`oncebox` is that of this environment.
+One shell runs all commands of a page. `pip` does nothing, and `oncebox` is the one of this
+environment. Blocks that are marked as not executed are left out.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-DOCS = Path(__file__).parents[2] / "docs"
+from support.markdown import ROOT, Block, blocks
+
+FOLLOWED = (
+    "README.md",
+    "docs/kafka.md",
+    "docs/own-loop.md",
+    "docs/quickstart.md",
+    "docs/replay.md",
+    "docs/retention.md",
+    "docs/sequence-numbers.md",
+    "docs/testing.md",
+)
+"""Pages that test_pages.py executes."""
 
 PATIENCE = 100
 """Seconds that the shell has for all commands."""
 
 
-class Block(NamedTuple):
-    """A fenced block, and the line on which it begins."""
-
-    language: str
-    text: str
-    line: int
-
-
 class Page:
-    """A page whose blocks are Python files, shell commands, and what these print."""
+    """A page whose blocks are Python files, shell commands, and the output of these commands."""
 
     def __init__(self, name: str) -> None:
-        self.text = (DOCS / name).read_text()
-
-    @property
-    def blocks(self) -> list[Block]:
-        found = re.finditer(r"^```(\w+)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
-        return [Block(m[1], m[2], self.text.count("\n", 0, m.start()) + 1) for m in found]
+        assert name in FOLLOWED
+        self.blocks = [block for block in blocks(ROOT / name) if block.marked is None]
 
     def follow(self, folder: Path, **variables: str) -> int:
-        """Do what the page says, and compare; returns how many outputs were compared."""
+        """Execute the page and compare its outputs. Returns how many were compared."""
         (folder / "work").mkdir()
         printed = self._run(folder / "work", _environment(folder / "bin", variables))
         last = None

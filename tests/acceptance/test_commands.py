@@ -49,7 +49,7 @@ def test_a_file_goes_through_and_everything_about_it_can_be_seen(
     shown = oncebox("show", "billing:inbox", "reject").stdout
     assert "Reject: no" in shown
     assert "dead (rejected)" in shown
-    assert oncebox("show", "billing:inbox", "nobody").returncode == 3
+    assert oncebox("show", "billing:inbox", "missing").returncode == 3
     tail = oncebox("tail", "billing:inbox", "-n", "1").stdout
     assert "unknown_type" in tail
 
@@ -226,7 +226,7 @@ def test_mistakes_of_replays_are_met_with_a_remedy(oncebox: Command, database: s
         (("x", "--type", "order", "--why", "x"), 1, "Run 2 messages again?"),
         (("x", "--pace", "0", "--why", "x"), 2, "pace must be a number of messages per second"),
         (("x", "--since", "soon"), 2, "write 2026-07-14, 2026-07-14T09:30 or 2h (ago)"),
-        (("nobody",), 3, "there is no replay 'nobody' in this inbox"),
+        (("missing",), 3, "there is no replay 'missing' in this inbox"),
     ):
         done = oncebox("replay", "billing:inbox", *arguments, input="n\n")
         assert says in done.stdout + done.stderr, arguments
@@ -295,7 +295,7 @@ def test_settings_come_from_pyproject_and_the_environment(
     environment["ONCEBOX_FROM"] = f"file://{folder}/events"
     assert oncebox("run").returncode == 0
     assert len(oncebox("list", "--json").stdout.splitlines()) == 1
-    assert "state" in oncebox("show", "1").stdout, "an argument that is no APP is none"
+    assert "state" in oncebox("show", "1").stdout, "an argument that does not name an APP"
     del environment["ONCEBOX_FROM"]
     settings = '[tool.oncebox]\napp = "billing:inbox"\njson = true\n'
     (folder / "pyproject.toml").write_text(f'{settings}from = "file://{folder}/events"\n')

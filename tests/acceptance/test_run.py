@@ -179,7 +179,7 @@ def test_it_is_not_ready_but_alive_while_the_database_is_away(
         before = workers(port)
         postgres.crash()
         waiting = ["consumer 1 waits for the database", "worker 1 waits for the database"]
-        wait_until(lambda: complaints(port) == waiting, "nobody notices")
+        wait_until(lambda: complaints(port) == waiting, "/ready does not report it")
         assert [w["pid"] for w in workers(port)] == [w["pid"] for w in before], "it is alive"
         postgres.restart()
         wait_until(lambda: is_ready(port), "it does not get ready again")

@@ -1,9 +1,9 @@
-"""The workers of the model of years, each in a process of its own; see drain_worker.
+"""The workers of the retention model, each in its own process; see drain_worker.
 
     python -m faults.retention_model_worker URL FOLDER [GUARD]
 
-The roles are those of drain_worker, and echo, purger, replayer and clock. FOLDER/plan says what
-the years are like.
+The roles are those of drain_worker, and echo, purger, replayer and clock. FOLDER/plan describes the
+messages, the purges and the replays.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def finds_violations(
         if blind_for:
             make_blind(world, blind_for)
         if without == "mark" and world.is_postgres:
-            replace_in(world, "oncebox_claim", "WHEN m.minted < v_mark", "WHEN false")
+            replace_in(world, "oncebox_claim", "WHEN m.produced < v_watermark", "WHEN false")
         own = folder / str(seed)
         own.mkdir()
         if RetentionModel(world, own, seed, size, without=without).finds_violations():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oncebox import Inbox
 from oncebox.errors import HandlerError
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
@@ -112,11 +113,10 @@ def test_sync_and_async_handlers_together_are_refused(function: Any) -> None:
 
 
 def test_the_database_may_decide_first_between_sync_and_async() -> None:
-    registry = make()
-    registry.set_async(True, "the database")
-    registry.add(handle_async, "a", 1)
+    inbox = Inbox("billing", "sqlite+aiosqlite://")
+    inbox.on("a")(handle_async)
     with pytest.raises(HandlerError, match="handle is sync, but the database is async"):
-        registry.add(handle, "b", 1)
+        inbox.on("b")(handle)
 
 
 def test_a_refused_handler_does_not_decide_between_sync_and_async() -> None:
