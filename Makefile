@@ -6,8 +6,8 @@ ARGS     ?=
 PYTHONS  ?= 3.11 3.12 3.13
 POSTGRES ?= 14 18
 
-# The checks of words and layout only count their findings; leave this empty to make them binding.
-REPORT   ?= --report
+# REPORT=--report: the checks of words and layout only count their findings.
+REPORT   ?=
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed

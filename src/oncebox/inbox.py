@@ -14,13 +14,14 @@ from oncebox.model.dead_letter import DeadLetter
 from oncebox.model.identity.rules import CustomIdentity, Identity, checked_identity
 from oncebox.model.inspection import Rates, Status
 from oncebox.model.message import Delivery, Message
+from oncebox.model.options import checked_name, checked_timeout, ignores_unknown_types
 from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Kind, Outcome
 from oncebox.model.retention import A_WEEK, Retention, checked_retention
 from oncebox.model.retry import Retry
 from oncebox.model.sequencing import A_MINUTE, Gaps, checked_gaps
 from oncebox.model.suggestions import checked_options
-from oncebox.operations.archive.location import folder_of
+from oncebox.operations.archive.location import with_checked_archive
 from oncebox.operations.archive.restore import Archives
 from oncebox.operations.dead_letter_hooks import checked_hooks
 from oncebox.operations.dead_letters import DeadLetters
@@ -82,9 +83,8 @@ class Inbox:
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
-        _check_options(name, unknown_type, transaction_timeout)
-        self.name = name
-        self.transaction_timeout = transaction_timeout
+        self.name = checked_name(name)
+        self.transaction_timeout = checked_timeout(transaction_timeout)
         connected = target(database, pipeline=pipeline)
         names = Names(prefix, schema)
         store = store_for(connected.dialect, names)
@@ -93,7 +93,7 @@ class Inbox:
             consumer=name,
             store=store,
             identity=checked_identity(identity),
-            retention=_checked_retention(retention),
+            retention=with_checked_archive(checked_retention(retention)),
             gaps=checked_gaps(gaps),
             keep_payload=keep_payload,
             open=connection.open_for_operation,
@@ -103,7 +103,7 @@ class Inbox:
             retry=self._retry,
             ordering=checked_ordering(ordering),
             payload_limit=payload_limit,
-            ignore_unknown=unknown_type == "ignore",
+            ignore_unknown=ignores_unknown_types(unknown_type),
         )
         if connected.is_async is not None:
             self._registry.set_async(connected.is_async, "the database")
@@ -124,7 +124,7 @@ class Inbox:
             slots=WorkerSlots(),
         )
         self._claims = CallerClaims(
-            name, names, keep_payload=keep_payload, tell=bool(self._hooks), retry=self._retry
+            name, names, keep_payload=keep_payload, has_hooks=bool(self._hooks), retry=self._retry
         )
         self.archives = Archives(self._context)
         self.dead_letters = DeadLetters(self._context)
@@ -174,7 +174,7 @@ class Inbox:
         return register
 
     def upcast(self, type: str, *, from_version: int) -> Callable[[F], F]:
-        """Register a function that lifts plain values from one version of a type to the next."""
+        """Register a function that converts plain values from one version of a type to the next."""
 
         def register(function: F) -> F:
             self._registry.add_upcaster(function, type, from_version)
@@ -183,7 +183,7 @@ class Inbox:
         return register
 
     def ignore(self, *types: str) -> None:
-        """Name types that this consumer does not want: settled without a row, and counted."""
+        """Ignore messages of these types: they are acked and counted, and leave no row."""
         self._registry.ignore(*types)
 
     # -- the tables -------------------------------------------------------------------------------
@@ -194,19 +194,11 @@ class Inbox:
         With `claims_only`, a new schema gets only the tables of claim() and claim_many(). A later
         migrate() adds the others and keeps the claims. Several processes may call it at once.
         """
-        if self._engine.connection.target.is_async is not None:
-            self._check_target(is_async)
-        database = self._engine.connection.target.make(is_async)
+        database = self._engine.connection.make_for_migration(is_async)
         return migrate(database, self._context.store, claims_only=claims_only)
 
     migrate = sync_method(_migrate)
     amigrate = async_method(_migrate)
-
-    def _check_target(self, is_async: bool) -> None:
-        if self._engine.connection.target.is_async and not is_async:
-            raise ConfigurationError("this inbox is async: await inbox.amigrate()")
-        if is_async and not self._engine.connection.target.is_async:
-            raise ConfigurationError("this inbox is sync: inbox.migrate()")
 
     def sql(self, *, claims_only: bool = False) -> str:
         """The statements that migrate() executes, for review."""
@@ -353,22 +345,3 @@ class Inbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-_SECOND = timedelta(seconds=1)
-
-
-def _check_options(name: Any, unknown_type: Any, transaction_timeout: Any) -> None:
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= 255 or "\0" in name:
-        raise ConfigurationError("the name of an inbox has 1 to 255 bytes")
-    if unknown_type not in ("dead", "ignore"):
-        raise ConfigurationError(f"unknown_type is 'dead' or 'ignore', not {unknown_type!r}")
-    if not isinstance(transaction_timeout, timedelta) or transaction_timeout < _SECOND:
-        raise ConfigurationError("transaction_timeout is a timedelta of at least a second")
-
-
-def _checked_retention(retention: Any) -> Retention | None:
-    checked = checked_retention(retention)
-    if checked is not None and checked.archive is not None:
-        folder_of(checked.archive)  # raises now what the first purge would raise
-    return checked

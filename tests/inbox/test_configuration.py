@@ -59,11 +59,11 @@ def test_an_engine_of_another_database_is_refused() -> None:
         ({"retires": None}, "unknown option 'retires', did you mean 'retry'"),
         ({"zzz": None}, "known: name, database, identity"),
         ({"unknown_type": "drop"}, "'dead' or 'ignore'"),
-        ({"transaction_timeout": timedelta(0)}, "at least a second"),
-        ({"transaction_timeout": 300}, "is a timedelta"),
+        ({"transaction_timeout": timedelta(0)}, "at least one second"),
+        ({"transaction_timeout": 300}, "must be a timedelta"),
         ({"identity": CloudEvents}, "such as CloudEvents()"),
         ({"identity": "id"}, "such as CloudEvents()"),
-        ({"retry": 5}, "Retry(max_attempts=5)"),
+        ({"retry": 5}, "must be Retry(max_attempts=...)"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], remedy: str) -> None:

@@ -277,7 +277,7 @@ def test_a_stale_snapshot_on_sqlite_is_a_conflict(caller: Caller) -> None:
         cursor = caller.call(caller.connection.execute("SELECT * FROM effects"))
         caller.call(cursor.fetchall())
     caller.world.execute("INSERT INTO effects VALUES ('x', '')")
-    with pytest.raises(SnapshotRisk, match="roll back and run the transaction again"):
+    with pytest.raises(SnapshotRisk, match="roll back and retry the transaction"):
         caller.claim("a")
 
 

@@ -142,17 +142,17 @@ def test_a_second_handler_for_the_same_messages_is_refused() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, "1", 1.0, True, None])
 def test_a_version_is_an_integer_from_one(bad: Any) -> None:
-    with pytest.raises(HandlerError, match=f"handle: a version is an integer from 1, not {bad!r}"):
+    with pytest.raises(HandlerError, match=f"handle: a version must be an int from 1, got {bad!r}"):
         make().add(handle, "t", bad)
-    with pytest.raises(HandlerError, match="a version is an integer from 1"):
+    with pytest.raises(HandlerError, match="a version must be an int from 1"):
         make().add_upcaster(handle, "t", bad)
 
 
 @pytest.mark.parametrize("bad", ["", None, 5])
 def test_a_type_is_a_text(bad: Any) -> None:
-    with pytest.raises(HandlerError, match="a message type is a non-empty text"):
+    with pytest.raises(HandlerError, match="a message type must be a non-empty str"):
         make().add(handle, bad, 1)
-    with pytest.raises(HandlerError, match="a message type is a non-empty text"):
+    with pytest.raises(HandlerError, match="a message type must be a non-empty str"):
         make().ignore(bad)
 
 

@@ -1,4 +1,4 @@
-"""Caller's claims: inbox.claim() and failed(), in the caller's own transaction."""
+"""Caller claims: inbox.claim(), claim_many() and failed(), in the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class CallerClaims:
     """Claims on the caller's connection."""
 
     def __init__(
-        self, consumer: str, names: Names, *, retry: Retry, keep_payload: bool, tell: bool
+        self, consumer: str, names: Names, *, retry: Retry, keep_payload: bool, has_hooks: bool
     ) -> None:
         self._retry = retry
-        self._tell = tell
+        self._has_hooks = has_hooks
         self._consumer = consumer
         self._names = names
         self._keep_payload = keep_payload
@@ -63,7 +63,7 @@ class CallerClaims:
         *,
         accept_retries: bool,
     ) -> Steps[bool]:
-        """Claim one message; returns whether it is new."""
+        """Claim one message. Returns whether it is new."""
         arrival = _arrival(id, **properties)
         driver = driver_of(connection.__class__)
         if driver is not None and driver.is_async is is_async:  # usually
@@ -116,7 +116,7 @@ class CallerClaims:
         return delay
 
     def _check_schema(self, store: Store, work: Any) -> Steps[None]:
-        """Raise SchemaMissing where the schema has only the claims tables."""
+        """Raise SchemaMissing if the schema has only the claims tables."""
         if not self._is_checked:
             migrations.check(store.migrations, (yield from store.version(work)))
             self._is_checked = True
@@ -131,7 +131,7 @@ class CallerClaims:
             return
         outcome = _outcome(Kind.dead, arrival, error, attempts)
         entry = Entry(outcome, claims.seqs[0], ran=True)
-        yield from store.record(work, self._consumer, OWN_LOOP, [entry], has_hooks=self._tell)
+        yield from store.record(work, self._consumer, OWN_LOOP, [entry], has_hooks=self._has_hooks)
 
     def claim_many(
         self,
@@ -141,7 +141,7 @@ class CallerClaims:
         *,
         accept_retries: bool,
     ) -> Steps[list[bool]]:
-        """Claim many messages; the second of two equal ids is a duplicate of the first."""
+        """Claim many messages. The second of two equal ids is a duplicate of the first."""
         if isinstance(messages, str):
             raise ClaimError("claim_many() takes a list of ids: claim() takes one")
         wanted = [_checked(message) for message in messages]
@@ -191,7 +191,7 @@ def _arrival(
     payload: bytes | None = None,
     **properties: Any,
 ) -> Arrival:
-    """A message whose identity the caller knows, and the delivery that brought it."""
+    """A message as the caller describes it, and its delivery."""
     message = checked_message(id, payload=payload, **properties)
     arrived = Delivery(message.payload, source=source, coordinates=coordinates)
     if source != "default" or coordinates is not None:
@@ -207,19 +207,19 @@ def _outcome(kind: Kind, arrival: Arrival, error: BaseException, attempts: int) 
 
 
 def _checked(message: str | UUID | Message) -> Message:
-    """A message whose names are valid; what is compared is its content_hash, if it has one."""
+    """A message with a valid id. Its content_hash is compared, if it has one."""
     return valid_message(message) if isinstance(message, Message) else checked_message(message)
 
 
 def _taken(new: set[tuple[str, str]], name: tuple[str, str]) -> bool:
-    """Whether this is the first message of its name: the next one is a duplicate."""
+    """Whether this is the first message with its name: the next one is a duplicate."""
     is_new = name in new
     new.discard(name)
     return is_new
 
 
 def _check_refused(arrivals: Sequence[Arrival], states: str) -> None:
-    """Raise if the store refused one of these messages; then it stored none of them."""
+    """Raise if the store refused one of these messages: then it stored none of them."""
     if ClaimState.refused in states:
         raise SnapshotRisk
     for arrival, state in zip(arrivals, states, strict=True):
@@ -228,9 +228,8 @@ def _check_refused(arrivals: Sequence[Arrival], states: str) -> None:
     if ClaimState.too_late in states:
         late = arrivals[states.index(ClaimState.too_late)].message
         raise TooLate(
-            f"message {late.id!r} of {late.origin!r} was produced at {late.produced_at}. Older "
-            "messages are purged, so it cannot be told whether this is a duplicate; nothing was "
-            "stored"
+            f"message {late.id!r} of {late.origin!r} was produced at {late.produced_at}. It is "
+            "older than the purged messages and may be a duplicate of one; nothing was stored"
         )
 
 
@@ -242,11 +241,11 @@ def _mismatch(message: Message) -> str:
 
 
 def _explain(error: Exception) -> None:
-    """Raise an error that says more than the driver's, where there is one."""
+    """Raise a clearer error than the driver's, if there is one."""
     if error_codes.is_missing_table(error):
         raise SchemaMissing("the tables of oncebox are missing: call inbox.migrate()") from error
     if error_codes.is_busy(error):
         raise SnapshotRisk(
             "another connection wrote to the database since this transaction began to read, or is "
-            "writing now: roll back and run the transaction again"
+            "writing now: roll back and retry the transaction"
         ) from error

@@ -1,4 +1,4 @@
-"""The database of an inbox: opened on first use, checked once, closed by its owner."""
+"""The database of an inbox: opened on first use, and its schema checked once."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ class InboxDatabase:
             )
         return (yield from self.open(is_async))
 
+    def make_for_migration(self, is_async: bool) -> Database:
+        """A database that is not opened. Raises ConfigurationError if it is sync, not async, or the
+        reverse."""
+        if self.target.is_async and not is_async:
+            raise ConfigurationError("this inbox is async: await inbox.amigrate()")
+        if is_async and self.target.is_async is False:
+            raise ConfigurationError("this inbox is sync: inbox.migrate()")
+        return self.target.make(is_async)
+
     def close(self) -> Steps[None]:
         """Close the connections that this process opened."""
         with self._lock:
@@ -65,7 +74,7 @@ class InboxDatabase:
 class WorkerSlots:
     """Numbers for units of work that run at the same time.
 
-    Each counts in a row of its own, so that none waits for another.
+    Each unit updates the counter row of its number, so no unit waits for another.
     """
 
     def __init__(self) -> None:

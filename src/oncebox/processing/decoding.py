@@ -1,4 +1,4 @@
-"""Payloads: from raw bytes to what a handler's annotation asks for."""
+"""Decoding: from the bytes of a payload to the type in a handler's annotation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from oncebox.model.message import Message
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How a payload becomes what the handler takes."""
+    """How a payload is decoded for one handler."""
 
     decode: Callable[[bytes], Any] | None
-    """From the payload; None: the handler takes the whole message."""
+    """Decodes the bytes; None if the handler takes the whole message."""
     convert: Callable[[Any], Any]
-    """From plain JSON values, after an upcaster."""
+    """Converts plain JSON values, after an upcaster."""
 
 
 def shape_of(annotation: Any) -> Shape:
-    """What an annotation asks for: Message, bytes, dict, dataclass, msgspec or pydantic type."""
+    """The shape for an annotation: Message, bytes, dict, dataclass, msgspec or pydantic type."""
     if annotation is Message:
         return Shape(decode=None, convert=_no_upcast)
     if annotation is bytes:
@@ -64,9 +64,9 @@ def _pydantic(annotation: Any) -> Shape:
 
 
 def _check_is_decodable(info: Any) -> None:
-    """msgspec takes any class and fails only at the first message; we want to know now."""
+    """Raise TypeError for a class that msgspec accepts here and rejects at the first message."""
     if isinstance(info, msgspec.inspect.CustomType):
-        raise TypeError(f"{info.cls!r} is no dataclass, TypedDict, msgspec or pydantic type")
+        raise TypeError(f"{info.cls!r} is not a dataclass, TypedDict, msgspec or pydantic type")
     for name in ("item_type", "value_type", "key_type"):
         if hasattr(info, name):
             _check_is_decodable(getattr(info, name))
@@ -76,7 +76,7 @@ def _guarded(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def guarded(value: Any) -> Any:
         try:
             return decode(value)
-        # Whatever a type's own checks raise. The text may quote the input, hence the limit.
+        # A type's own checks may raise anything. The text may quote the input, hence the limit.
         except Exception as error:
             raise Undecodable(f"{type(error).__name__}: {str(error)[:500]}") from error
 

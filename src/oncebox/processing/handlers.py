@@ -1,4 +1,4 @@
-"""Handlers: the user's functions, found by type and version."""
+"""Handlers: the functions that users register, found by type and version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oncebox.errors import (
 from oncebox.model.message import Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
-from oncebox.processing import decoding as payload
+from oncebox.processing import decoding
 
 Function = Callable[..., Any]
 ANY_TYPE = "*"
@@ -35,7 +35,7 @@ class Handler(msgspec.Struct, frozen=True, eq=False):
     function: Function
     type: str
     version: int
-    shape: payload.Shape
+    shape: decoding.Shape
     batch: bool
     takes_tx: bool
     retry: Retry
@@ -43,32 +43,34 @@ class Handler(msgspec.Struct, frozen=True, eq=False):
 
 
 def checked_retry(retry: Any) -> Retry:
-    """A retry policy, or a ConfigurationError."""
+    """Return the retry policy. Raises ConfigurationError if it is something else."""
     if not isinstance(retry, Retry):
-        raise ConfigurationError(f"retry is a policy such as Retry(max_attempts=5), not {retry!r}")
+        raise ConfigurationError(f"retry must be Retry(max_attempts=...), got {retry!r}")
     return retry
 
 
 def checked_ordering(ordering: Any) -> Ordering:
-    """An order policy, or a ConfigurationError."""
+    """Return the ordering. Raises ConfigurationError if it is something else."""
     try:
         return Ordering(ordering)
     except ValueError:
-        raise ConfigurationError(f"order is 'park' or 'skip', not {ordering!r}") from None
+        raise ConfigurationError(
+            f"ordering must be Ordering.strict or Ordering.skip_dead, got {ordering!r}"
+        ) from None
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where a message goes: to a handler, by way of the upcasters between their versions."""
+    """A handler, and the upcasters that convert a payload to the version it takes."""
 
     handler: Handler
     upcasters: tuple[Function, ...] = ()
 
     def decode(self, message: Message) -> Any:
-        """The payload as the handler takes it. Raises Undecodable."""
+        """Decode a payload into the type that the handler takes. Raises Undecodable."""
         if not self.upcasters:
             decode = self.handler.shape.decode
             return message if decode is None else decode(message.payload)
-        value = payload.plain(message)
+        value = decoding.plain(message)
         for upcast in self.upcasters:
             try:
                 value = upcast(value)
@@ -111,7 +113,7 @@ class Registry:
         retry: Retry | None = None,
         ordering: Ordering | None = None,
     ) -> None:
-        """Register a handler. Raises HandlerError for what could not work later."""
+        """Register a handler. Raises HandlerError if it could never run."""
         name = _name(function)
         _check_type(type_, name)
         if "*" in type_ and type_ != ANY_TYPE:
@@ -123,7 +125,7 @@ class Registry:
                 f"{name} would never run"
             )
         annotation, takes_tx = _signature(function, batch=batch)
-        shape = payload.shape_of(annotation)
+        shape = decoding.shape_of(annotation)
         self._check_async(function)
         self._handlers[type_, version] = Handler(
             function=function,
@@ -138,7 +140,7 @@ class Registry:
         self._routes.clear()
 
     def add_upcaster(self, function: Function, type_: str, from_version: int) -> None:
-        """Register a function that lifts plain values from one version to the next."""
+        """Register a function that converts plain values from one version to the next."""
         _check_type(type_, _name(function))
         _check_version(from_version, _name(function))
         if inspect.iscoroutinefunction(_called(function)):
@@ -149,15 +151,15 @@ class Registry:
         self._routes.clear()
 
     def ignore(self, *patterns: str) -> None:
-        """Name the types that this consumer does not want; `c.*` stands for all that begin so."""
+        """Ignore these types. A pattern such as `audit.*` matches all types that begin with it."""
         for pattern in patterns:
             _check_type(pattern, "ignore")
             if not pattern.strip("*?"):
-                raise HandlerError(f"ignoring {pattern!r} would drop every message: name the types")
+                raise HandlerError(f"ignore({pattern!r}) would drop every message: name the types")
         self._ignored += patterns
 
     def set_async(self, is_async: bool, because: str) -> None:
-        """Fix the colour of the inbox; from now on handlers of the other one are refused."""
+        """Make the inbox sync or async. Raises HandlerError if it is already the other."""
         if self.is_async is None:
             self.is_async = is_async
             self._because = because
@@ -165,8 +167,7 @@ class Registry:
             known = _sync_or_async(self.is_async)
             raise HandlerError(
                 f"{because} is {_sync_or_async(is_async)}, but {self._because} is {known}: all of "
-                f"an inbox must be {known} "
-                "(handlers, database, and process() or aprocess())"
+                f"an inbox must be {known} (handlers, database, and process() or aprocess())"
             )
 
     def _check_async(self, function: Function) -> None:
@@ -178,18 +179,18 @@ class Registry:
     # -- routing ------------------------------------------------------------------------------
 
     def ignores(self, message: Message) -> bool:
-        """Whether messages of this type are settled without a trace other than a count."""
+        """Whether messages of this type are ignored: acked and counted, without a row."""
         if not self._ignored and not self._ignore_unknown:
             return False
         types = {known for known, _ in self._handlers}
-        if message.type in types:  # named by a handler: no pattern takes it away
+        if message.type in types:  # it has a handler, which is more specific than a pattern
             return False
         if any(fnmatchcase(message.type, pattern) for pattern in self._ignored):
             return True
         return self._ignore_unknown and ANY_TYPE not in types
 
     def route(self, message: Message) -> Route:
-        """Where this message goes. Raises what makes it a dead letter on arrival."""
+        """Find the handler of a message. Raises PayloadTooLarge, UnknownType or UnknownVersion."""
         if len(message.payload) > self._payload_limit:
             raise PayloadTooLarge(
                 f"the payload has {len(message.payload)} bytes, the limit is {self._payload_limit}"
@@ -198,7 +199,7 @@ class Registry:
         route = self._routes.get(wanted)
         if route is None:
             route = self._find(*wanted)
-            # Types come from outside: only what has a handler of its own is remembered.
+            # Producers choose the types, so only those with a handler of their own are cached.
             if route.handler.type != ANY_TYPE:
                 self._routes[wanted] = route
         return route
@@ -228,19 +229,19 @@ class Registry:
         raise UnknownType(f"no handler for type {type_!r}" if type_ else "the message has no type")
 
 
-def check_answer(handler: Handler, answer: Any) -> None:
-    """Refuse a handler that returned the work instead of doing it."""
-    if inspect.isawaitable(answer) or inspect.isgenerator(answer):
-        if hasattr(answer, "close"):
-            answer.close()
+def check_result(handler: Handler, result: Any) -> None:
+    """Raise HandlerError if a handler returned a coroutine or generator, which would not run."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result):
+        if hasattr(result, "close"):
+            result.close()
         raise HandlerError(
-            f"handler {_name(handler.function)} returned a {type(answer).__name__} that nobody "
-            "runs: make it async def, or a plain function"
+            f"handler {_name(handler.function)} returned a {type(result).__name__}, which does not "
+            "run. Define the handler with async def, or as a plain function"
         )
 
 
 def _signature(function: Function, *, batch: bool) -> tuple[Any, bool]:
-    """The payload's annotation, and whether the function takes the transaction."""
+    """The annotation of the payload, and whether the function takes the transaction."""
     name = _name(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -288,7 +289,7 @@ def _resolve(function: Function, annotation: str) -> Any:
 
 
 def _called(function: Function) -> Any:
-    """The plain function that runs in the end: of a partial, a method, or a callable object."""
+    """The plain function behind a partial, a method or a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not inspect.isclass(function):
@@ -298,12 +299,12 @@ def _called(function: Function) -> Any:
 
 def _check_type(type_: str, name: str) -> None:
     if not isinstance(type_, str) or not type_:
-        raise HandlerError(f"{name}: a message type is a non-empty text, not {type_!r}")
+        raise HandlerError(f"{name}: a message type must be a non-empty str, got {type_!r}")
 
 
 def _check_version(version: int, name: str) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise HandlerError(f"{name}: a version is an integer from 1, not {version!r}")
+        raise HandlerError(f"{name}: a version must be an int from 1, got {version!r}")
 
 
 def _sync_or_async(is_async: bool) -> str:

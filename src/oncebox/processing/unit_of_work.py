@@ -19,7 +19,7 @@ from oncebox.model.ordering import Ordering, runs
 from oncebox.model.outcome import Outcome
 from oncebox.model.position import Advance
 from oncebox.model.sequencing import Gaps
-from oncebox.processing.handlers import check_answer
+from oncebox.processing.handlers import check_result
 from oncebox.processing.observer import Observer
 from oncebox.processing.plan import Plan
 from oncebox.processing.resequencing import claim_in_sequence
@@ -225,7 +225,7 @@ def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     tx._end()
     _report_handler(unit, call, started, None)
     if result is not None:
-        check_answer(handler, result)
+        check_result(handler, result)
     yield from work.after_handler()
 
 

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 from urllib.parse import unquote
 
 from oncebox.errors import ConfigurationError, MissingExtra
+from oncebox.model.retention import Retention
 
 
 class Folder(Protocol):
@@ -43,6 +44,13 @@ def folder_of(place: str | Path) -> Folder:
     if text.startswith("file://"):
         return Directory(Path(unquote(text.removeprefix("file://"))))
     return Remote(text)
+
+
+def with_checked_archive(retention: Retention | None) -> Retention | None:
+    """Return the retention. Raises now what its first purge would raise for a wrong location."""
+    if retention is not None and retention.archive is not None:
+        folder_of(retention.archive)
+    return retention
 
 
 class Directory:
