@@ -107,7 +107,7 @@ class UnknownVersion(OnceboxError):
 
 
 class PayloadTooLarge(OnceboxError):
-    """the payload is larger than max_payload of the inbox"""
+    """the payload is larger than payload_limit of the inbox"""
 
 
 class TransactionLost(OnceboxError):

@@ -111,11 +111,12 @@ def rewritten(**files: tuple[str, str, str]) -> Callable[[], None]:
 
     def rewrite() -> None:
         read = oncebox.storage.sql.statements._read
+        for dialect, (file, old, _) in files.items():
+            assert old in read(dialect, file), f"{old} is not in {file}"
 
         def changed(dialect: str, file: str) -> str:
             text = read(dialect, file)
             wanted, old, new = files.get(dialect, ("", "", ""))
-            assert file != wanted or old in text, f"{old} is not in {file}"
             return text.replace(old, new) if file == wanted else text
 
         oncebox.storage.sql.statements._read = changed  # type: ignore[assignment]
@@ -126,10 +127,10 @@ def rewritten(**files: tuple[str, str, str]) -> Callable[[], None]:
 GUARDS: Mapping[str, Callable[[], None]] = {
     **drain_worker.GUARDS,
     "key locks of replays": replay_without_locks,
-    "one feeder": rewritten(postgres=("replay.sql", "LIMIT 1 FOR UPDATE SKIP LOCKED", "LIMIT 1")),
+    "one feeder": rewritten(postgres=("replays.sql", "LIMIT 1 FOR UPDATE SKIP LOCKED", "LIMIT 1")),
     "forgetting lock": rewritten(
         postgres=(
-            "replay.sql",
+            "replays.sql",
             "SELECT pg_advisory_xact_lock(:lock::bigint)",
             "SELECT :lock::bigint",
         )
@@ -139,6 +140,6 @@ GUARDS: Mapping[str, Callable[[], None]] = {
     "items with messages": forget_items_later,
     "cut": cut_nothing,
     # On PostgreSQL that is a matter of the database.
-    "mark": rewritten(sqlite=("claim.sql", "SELECT purged_before", "SELECT NULL")),
+    "mark": rewritten(sqlite=("claims.sql", "SELECT purged_before", "SELECT NULL")),
     "mark that waits": mark_everything,
 }
