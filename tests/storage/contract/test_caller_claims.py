@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from oncebox.errors import Conflict
 from oncebox.model.outcome import Kind
 from oncebox.storage.steps import run
 from support.stores import FAILED_ONCE, NOW, StoreHarness, arrival, entry, locks_rows
@@ -132,3 +133,12 @@ def test_the_claims_of_a_rolled_back_transaction_are_not_found(harness: StoreHar
         harness.claim(work, arrival("a"))
     lost = [(arrival("a").message, claims.seqs[0])]
     assert harness.call("committed_claims", "c", lost, claims.token) == set()
+
+
+@locks_rows
+def test_the_claims_of_a_transaction_in_progress_are_unknown(harness: StoreHarness) -> None:
+    with harness.transaction() as work:
+        claims = harness.claim(work, arrival("a"))
+        with pytest.raises(Conflict):
+            lost = [(arrival("a").message, claims.seqs[0])]
+            harness.call("committed_claims", "c", lost, claims.token)

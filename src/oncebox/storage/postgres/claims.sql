@@ -14,8 +14,9 @@ WHERE consumer = :consumer AND origin = :origin AND message_id = :message_id
 
 -- name: transaction_state
 -- Whether a transaction was committed, was aborted, or is in progress. NULL for one that a server
--- which crashed, or another one after a failover, does not know.
-SELECT CASE WHEN :xid::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+-- which crashed, or another one after a failover, does not know. The snapshot cannot tell: its xmax
+-- leaves out transactions in progress that are newer than the last one that ended.
+SELECT CASE WHEN :xid::text::xid8 < pg_current_xact_id()
             THEN pg_xact_status(:xid::text::xid8) END;
 
 -- name: committed_claims
