@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.command_server import CommandServer
 
 APP = """
 import os, sys
@@ -80,9 +82,22 @@ def start(folder: Path, environment: dict[str, str], prefix: list[str]) -> Calla
     return start
 
 
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def oncebox(start: Callable[..., Any]) -> Command:
-    """Run the command to its end."""
+def oncebox(
+    start: Callable[..., Any],
+    folder: Path,
+    environment: dict[str, str],
+    prefix: list[str],
+    request: pytest.FixtureRequest,
+) -> Command:
+    """Run the command to its end: in a fork that has it imported, unless it has a prefix."""
 
     def run(
         *arguments: str, input: str | None = None, heartbeat_timeout: float = 60
@@ -92,7 +107,19 @@ def oncebox(start: Callable[..., Any]) -> Command:
         out, err = process.communicate(input, timeout=heartbeat_timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    return run
+    def run_fork(
+        *arguments: str, input: str | None = None, heartbeat_timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        server: CommandServer = request.getfixturevalue("command_server")
+        return server.run(
+            arguments,
+            folder=folder,
+            environment=environment,
+            input=input,
+            timeout=heartbeat_timeout,
+        )
+
+    return run if prefix else run_fork
 
 
 @pytest.fixture
