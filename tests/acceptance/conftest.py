@@ -45,8 +45,9 @@ def write_events(path: Path, *ids: str) -> None:
         file.writelines(json.dumps(event(id)) + "\n" for id in ids)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database(request: pytest.FixtureRequest) -> str:
+    """Commands do the same on every database: one is enough for most of `make test`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 

@@ -23,6 +23,7 @@ def test_every_code_block_of_the_quickstart_is_tested() -> None:
     assert page.text.count("```") == 2 * len(page.blocks)
 
 
+@pytest.mark.slow
 def test_the_page_about_retention_works_and_prints_what_it_says(tmp_path: Path) -> None:
     assert Page("years.md").follow(tmp_path) >= 3
 
