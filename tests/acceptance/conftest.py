@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.command_server import CommandServer
+from support.command_server import TERMINAL, CommandServer
 
 APP = """
 import os, sys
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(database: str) -> dict[str, str]:
-    return {**os.environ, "DATABASE": database, "COLUMNS": "200", "NO_COLOR": "1"}
+    return {**os.environ, **TERMINAL, "DATABASE": database}
 
 
 @pytest.fixture

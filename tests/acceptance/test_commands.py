@@ -92,8 +92,10 @@ def test_a_crashed_worker_is_an_alarm_until_another_one_takes_over(
     drainers = "SELECT name FROM oncebox_worker"
     wait_until(lambda: bool(query(database, drainers)), "no worker signs on")
     ((name,),) = query(database, drainers)
+    pid = int(name.split(":")[1])
+    os.kill(pid, signal.SIGSTOP)  # it cannot sign off when its supervisor is gone
     worker.kill()  # the supervisor first, or it would start another one
-    os.kill(int(name.split(":")[1]), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     worker.communicate(timeout=60)
     check = ("status", "billing:inbox", "--check")
     wait_until(lambda: oncebox(*check).returncode == 4, "it is not overdue")

@@ -16,7 +16,7 @@ from faults import child
 from support.services import wait_until
 from support.worlds import World
 
-pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"))]
+pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"), quick=["psycopg"])]
 
 MESSAGES = [
     *[(f"m{number}", f"k{number % 3}") for number in range(6)],

@@ -22,6 +22,8 @@ from pathlib import Path
 
 TESTS = str(Path(__file__).parent.parent)
 LONGEST_REQUEST = 2**20
+TERMINAL = {"COLUMNS": "200", "NO_COLOR": "1"}
+"""What is read when the command is imported."""
 NOT_IMPORTED = ("__main__", ".contrib", ".demo", "django", "kafka", "sqlalchemy")
 """What commands import only if an application needs it."""
 
@@ -34,7 +36,7 @@ class CommandServer:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.command_server", str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": TESTS},
+                env={**os.environ, **TERMINAL, "PYTHONPATH": TESTS},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
