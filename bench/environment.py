@@ -34,7 +34,7 @@ class Environment:
     @property
     def server(self) -> postgres.Postgres:
         if self._server is None:
-            self._server = postgres.start()
+            self._server = postgres.start(fsync=True)
             self._stack.callback(self._server.stop)
         return self._server
 

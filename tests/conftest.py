@@ -128,13 +128,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _concerned(item: pytest.Item) -> bool:
-    marker = item.get_closest_marker("only")
+    """Whether a test concerns its world; worlds that are not quick make it slow."""
     world = getattr(getattr(item, "callspec", None), "params", {}).get("world")
-    if marker is None or world is None:
+    if world is None:
         return True
-    if world not in marker.kwargs.get("quick", [world]):
+    marker = item.get_closest_marker("only")
+    concerned = marker.args[0] if marker else worlds.ALL
+    quick = marker.kwargs.get("quick") if marker else None
+    if world not in (worlds.quick(concerned) if quick is None else quick):
         item.add_marker("slow")
-    return world in marker.args[0]
+    return world in concerned
 
 
 def pytest_configure(config: pytest.Config) -> None:

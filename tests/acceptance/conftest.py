@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.command_server import TERMINAL, CommandServer
 
 APP = """
 import os, sys
@@ -43,8 +45,9 @@ def write_events(path: Path, *ids: str) -> None:
         file.writelines(json.dumps(event(id)) + "\n" for id in ids)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def database(request: pytest.FixtureRequest) -> str:
+    """Commands do the same on every database: one is enough for most of `make test`."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -59,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(database: str) -> dict[str, str]:
-    return {**os.environ, "DATABASE": database, "COLUMNS": "200", "NO_COLOR": "1"}
+    return {**os.environ, **TERMINAL, "DATABASE": database}
 
 
 @pytest.fixture
@@ -80,9 +83,22 @@ def start(folder: Path, environment: dict[str, str], prefix: list[str]) -> Calla
     return start
 
 
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def oncebox(start: Callable[..., Any]) -> Command:
-    """Run the command to its end."""
+def oncebox(
+    start: Callable[..., Any],
+    folder: Path,
+    environment: dict[str, str],
+    prefix: list[str],
+    request: pytest.FixtureRequest,
+) -> Command:
+    """Run the command to its end: in a fork that has it imported, unless it has a prefix."""
 
     def run(
         *arguments: str, input: str | None = None, heartbeat_timeout: float = 60
@@ -92,7 +108,19 @@ def oncebox(start: Callable[..., Any]) -> Command:
         out, err = process.communicate(input, timeout=heartbeat_timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    return run
+    def run_fork(
+        *arguments: str, input: str | None = None, heartbeat_timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        server: CommandServer = request.getfixturevalue("command_server")
+        return server.run(
+            arguments,
+            folder=folder,
+            environment=environment,
+            input=input,
+            timeout=heartbeat_timeout,
+        )
+
+    return run if prefix else run_fork
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def consumed(ready: None, oncebox: Command, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.usefixtures("consumed")
 def test_a_file_goes_through_and_everything_about_it_can_be_seen(
     oncebox: Command, database: str

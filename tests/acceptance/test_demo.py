@@ -16,6 +16,7 @@ DEMO = [sys.executable, "-m", "oncebox", "demo", "--seconds", "6"]
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", *WIDE])
 def test_the_books_balance_under_kill_9(
     database: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -64,6 +64,7 @@ def harass(run: Any, port: int, deadline: float) -> int:
 
 @pytest.mark.parametrize("database", ["sqlite", *WIDE], indirect=True)
 @pytest.mark.crash
+@pytest.mark.slow
 @pytest.mark.timeout(0 if LINES > 10_000 else 120)
 @pytest.mark.usefixtures("ready")
 def test_every_line_takes_effect_once_although_processes_are_killed(

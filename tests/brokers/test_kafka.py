@@ -86,6 +86,7 @@ def test_messages_that_another_group_reads_again_are_absorbed(deployment: Deploy
     assert deployment.inbox.status().rates[60].duplicate == 100
 
 
+@SLOW
 def test_a_group_that_is_rewound_changes_nothing(deployment: Deployment) -> None:
     deployment.create_topic(2)
     deployment.send(orders(100))
@@ -104,6 +105,7 @@ def test_a_group_that_is_rewound_changes_nothing(deployment: Deployment) -> None
     assert deployment.committed() == deployment.position()
 
 
+@SLOW
 def test_a_worker_that_wakes_after_its_partitions_were_taken_commits_nothing(
     deployment: Deployment,
 ) -> None:

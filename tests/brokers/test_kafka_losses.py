@@ -21,6 +21,7 @@ def commit_as_another_program(deployment: Deployment, offset: int) -> None:
         raise_for_error(client.commit(offsets=at, asynchronous=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "protocol", ["classic", pytest.param("consumer", marks=SLOW)], indirect=True
 )
@@ -43,6 +44,7 @@ def test_a_database_restored_to_before_the_first_position_reads_everything_again
     )
 
 
+@pytest.mark.slow
 def test_an_offset_that_another_program_committed_is_adopted_and_logged(
     deployment: Deployment,
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_header_name_that_is_not_utf8_quarantines_its_record_and_nothing_else(
     assert deployment.committed() == {f"{deployment.topic}/0": 204}
 
 
+@pytest.mark.slow
 def test_a_record_that_crashes_the_process_when_it_is_converted_is_quarantined(
     deployment: Deployment,
 ) -> None:
@@ -76,6 +77,7 @@ def _crash(deployment: Deployment, name: str) -> int:
     return worker.process.wait(60)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_from_outside_during_a_conversion_quarantines_no_record(
     deployment: Deployment,
 ) -> None:

@@ -122,8 +122,13 @@ def drain(
     injector.close()
 
 
-def test_an_error_at_any_call_of_a_drain_neither_loses_nor_repeats_an_effect(drain: Pass) -> None:
-    drain.fail_every_call(Refused())
+@pytest.mark.parametrize(
+    "step", [4, pytest.param(1, marks=pytest.mark.slow)], ids=["some calls", "every call"]
+)
+def test_an_error_at_any_call_of_a_drain_neither_loses_nor_repeats_an_effect(
+    drain: Pass, step: int
+) -> None:
+    drain.fail_every_call(Refused(), step=step)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from faults.crashing_worker import ALONE_POINTS, FEEDING_POINTS, UNIT_POINTS, de
 from faults.worker_pool import SEEDS, WorkerPool
 from support.services import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"))]
+pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"), quick=["psycopg"])]
 
 MESSAGES = [delivery(f"m{n}", f"k{n % 3}" if n % 4 else None) for n in range(8)]
 RISKY = [{**message, "redelivered": True} for message in MESSAGES]

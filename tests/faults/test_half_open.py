@@ -31,7 +31,7 @@ ADAPTERS = (
     "sqlalchemy-asyncpg",
     "django-postgres",
 )
-QUICK = ("psycopg", "sqlalchemy-asyncpg", "django-postgres")
+QUICK = ("psycopg", "sqlalchemy-asyncpg")
 pytestmark = [pytest.mark.crash, pytest.mark.only(ADAPTERS, quick=QUICK)]
 
 A_SECOND = timedelta(seconds=1)

@@ -25,7 +25,7 @@ from oncebox import (
     Message,
 )
 from support.deliveries import EXAMPLES, deliveries
-from support.worlds import ALL, SOME, World, order
+from support.worlds import ALL, BOTH, World, order
 
 IDENTITIES: dict[str, Any] = {
     "cloud events": CloudEvents(),
@@ -55,7 +55,7 @@ def make(world: World, name: str) -> Inbox:
     return inbox
 
 
-@pytest.mark.only(ALL, quick=SOME)
+@pytest.mark.only(ALL, quick=BOTH)
 def test_no_delivery_can_make_an_inbox_raise(world: World) -> None:
     inboxes = {name: make(world, name) for name in IDENTITIES}
     control = world.inbox("control")

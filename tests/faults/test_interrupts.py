@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*__del__:pytest.PytestUnraisableExceptionWarning",
 )
 
-QUICK = (*BOTH, "aiosqlite")
+QUICK = BOTH
 
 
 class CtrlC(BaseException):

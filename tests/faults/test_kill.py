@@ -16,7 +16,7 @@ from faults import child
 from support.services import wait_until
 from support.worlds import World
 
-pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"))]
+pytestmark = [pytest.mark.crash, pytest.mark.only(("psycopg", "sqlite3"), quick=["psycopg"])]
 
 MESSAGES = [
     *[(f"m{number}", f"k{number % 3}") for number in range(6)],
@@ -26,7 +26,7 @@ MESSAGES = [
     ("m0", "k0"),  # a duplicate
     ("last", None),
 ]
-KILLS = 10
+KILLS = [3, pytest.param(10, marks=pytest.mark.slow)]
 
 
 @contextmanager
@@ -81,15 +81,15 @@ def test_a_consumer_killed_at_this_point_loses_nothing_and_repeats_nothing(
     check_effects(world, MESSAGES)
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("kills", KILLS)
 def test_a_consumer_killed_again_and_again_loses_nothing_and_repeats_nothing(
-    world: World, tmp_path: Path, seed: int
+    world: World, tmp_path: Path, kills: int
 ) -> None:
-    chance = random.Random(seed)
+    chance = random.Random(kills)
     messages: list[tuple[str, str | None]] = [(f"m{n}", f"k{n % 7}") for n in range(600)]
     child.write_deliveries(tmp_path, messages)
     world.migrate(world.inbox(migrate=False))
-    for _ in range(KILLS):
+    for _ in range(kills):
         with running(world, tmp_path) as process:
             kill_at_random(tmp_path, process, chance)
         check_settled(world, tmp_path)

@@ -186,7 +186,7 @@ POSSIBLE: dict[str, Collection[str]] = {
 }
 """The adapters that have a way; all other ways exist on every adapter."""
 
-QUICK = (*BOTH, "sqlalchemy-psycopg", "django-postgres")
+QUICK = BOTH
 WAYS_AND_ADAPTERS = [
     pytest.param(way, marks=pytest.mark.only(POSSIBLE.get(way, ALL), quick=QUICK)) for way in WAYS
 ]

@@ -24,12 +24,12 @@ from oncebox.model.identity.rules import (
 )
 from oncebox.model.identity.selectors import header
 from oncebox.model.message import Delivery, Message
-from oncebox.model.sequencing import A_MINUTE, Admission, Numbers, admit
+from oncebox.model.sequencing import A_MINUTE, Admission, SequenceState, admit
 
 quick = settings(max_examples=200, deadline=None)
 
 
-def admission(known: Numbers, *numbers: int) -> Admission:
+def admission(known: SequenceState, *numbers: int) -> Admission:
     """What becomes of messages with these numbers; their places are 0, 1, ..."""
     return admit(known, list(enumerate(numbers)))
 
@@ -38,21 +38,21 @@ def admission(known: Numbers, *numbers: int) -> Admission:
 
 
 def test_the_next_sequence_numbers_are_admitted_at_once() -> None:
-    found = admission(Numbers(1), 1, 2, 3)
+    found = admission(SequenceState(1), 1, 2, 3)
     assert (found.next, found.admitted, found.in_order) == (4, [1, 2, 3], True)
     assert [found.late, found.taken, found.early] == [set(), set(), set()]
     assert not found.has_early
 
 
 def test_an_early_sequence_number_waits() -> None:
-    found = admission(Numbers(1), 2)
+    found = admission(SequenceState(1), 2)
     assert (found.next, found.admitted, found.early) == (1, [], {0})
     assert found.has_early
     assert found.in_order, "there is nothing to run in another order"
 
 
 def test_waiting_messages_are_admitted_behind_the_missing_sequence_number() -> None:
-    found = admission(Numbers(1, [2, 3, 5]), 1)
+    found = admission(SequenceState(1, [2, 3, 5]), 1)
     assert (found.next, found.admitted) == (4, [1, 2, 3])
     assert not found.in_order, "some of it did not come just now"
     assert found.early == set(), "5 is known to wait"
@@ -60,43 +60,43 @@ def test_waiting_messages_are_admitted_behind_the_missing_sequence_number() -> N
 
 
 def test_a_batch_out_of_order_is_put_in_order() -> None:
-    found = admission(Numbers(1), 2, 1)
+    found = admission(SequenceState(1), 2, 1)
     assert (found.next, found.admitted, found.in_order) == (3, [1, 2], False)
     assert not found.has_early
 
 
 def test_in_order_means_the_order_of_arrival_even_with_other_messages_between() -> None:
-    found = admission(Numbers(2), 2, 7, 1, 3)
+    found = admission(SequenceState(2), 2, 7, 1, 3)
     assert (found.next, found.admitted, found.in_order) == (4, [2, 3], True)
     assert (found.late, found.early) == ({2}, {1})
 
 
 def test_an_admitted_or_skipped_sequence_number_is_late() -> None:
-    found = admission(Numbers(5), 4, 0)
+    found = admission(SequenceState(5), 4, 0)
     assert (found.next, found.late, found.admitted) == (5, {0, 1}, [])
 
 
 def test_the_first_of_two_messages_with_the_same_sequence_number_gets_it() -> None:
-    found = admission(Numbers(1, [3]), 3, 1, 1, 2)
+    found = admission(SequenceState(1, [3]), 3, 1, 1, 2)
     assert found.taken == {0, 2}
     assert (found.next, found.admitted) == (4, [1, 2, 3])
 
 
 def test_nothing_is_admitted_before_the_first_sequence_number_is_known() -> None:
-    found = admission(Numbers(None), 7, 6, 7)
+    found = admission(SequenceState(None), 7, 6, 7)
     assert (found.next, found.admitted, found.early, found.taken) == (None, [], {0, 1}, {2})
     assert found.late == set()
 
 
 def test_waiting_messages_beyond_those_read_still_count_as_waiting() -> None:
-    assert admission(Numbers(1, [2, 3], is_cut=True), 1).has_early
-    assert not admission(Numbers(1, [2, 3]), 1).has_early
+    assert admission(SequenceState(1, [2, 3], is_cut=True), 1).has_early
+    assert not admission(SequenceState(1, [2, 3]), 1).has_early
 
 
 # -- any order, any batches -----------------------------------------------------------------------
 
 
-class Count:
+class Numbering:
     """A store in memory that applies admissions. It reads at most `limit` waiting numbers."""
 
     def __init__(self, first: int, limit: int) -> None:
@@ -106,9 +106,9 @@ class Count:
         self.ran: list[str] = []
         self.refused: list[str] = []
 
-    def _known(self) -> Numbers:
+    def _known(self) -> SequenceState:
         told = sorted(self.waiting)[: self.limit]
-        return Numbers(self.next, told, len(told) < len(self.waiting))
+        return SequenceState(self.next, told, len(told) < len(self.waiting))
 
     def arrive(self, batch: list[tuple[str, int]]) -> None:
         known = self._known()
@@ -155,7 +155,7 @@ def test_messages_are_admitted_in_sequence_order_in_any_order_of_arrival(
     batches: list[list[tuple[str, int]]], limit: int
 ) -> None:
     """Of each number the first message that came is admitted; nothing is lost."""
-    count = Count(1, limit)
+    count = Numbering(1, limit)
     first: dict[int, str] = {}
     for batch in batches:
         count.arrive(batch)

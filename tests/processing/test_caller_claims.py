@@ -38,6 +38,7 @@ def ids(world: World) -> list[str]:
     return sorted(row[0] for row in world.query("SELECT message_id FROM oncebox_inbox"))
 
 
+@pytest.mark.only(ALL, quick=ALL)
 def test_a_claim_is_new_once(caller: Caller) -> None:
     assert caller.claim("a") is True
     assert caller.claim("a") is False

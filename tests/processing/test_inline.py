@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.worlds import World, order, write_effect
+import pytest
+
+from support.worlds import ALL, World, order, write_effect
 
 
 def failing(payload: dict[str, Any], tx: Any) -> Any:
@@ -13,6 +15,7 @@ def failing(payload: dict[str, Any], tx: Any) -> Any:
         raise ValueError("bad message")
 
 
+@pytest.mark.only(ALL, quick=ALL)
 def test_a_message_takes_effect_once(world: World) -> None:
     inbox = world.inbox()
     world.on(inbox, "order", write_effect)

@@ -72,7 +72,7 @@ class StoreHarness:
         with self.transaction() as work:
             return run(self.store.receive(work, "c", arrivals, **options)).answers
 
-    def call(self, name: str, *args: Any, **options: Any) -> Any:
+    def call(self, name: str, /, *args: Any, **options: Any) -> Any:
         """A method of the store, in a transaction of its own."""
         with self.transaction() as work:
             return run(getattr(self.store, name)(work, *args, **options))
@@ -170,3 +170,46 @@ def record_dead_letters(harness: StoreHarness) -> None:
         entry(Kind.blocked, "4", 4, key="k"),
         entry(Kind.dead, "5", 5, **rejected),
     )
+
+
+def finish(harness: StoreHarness, *arrivals: Arrival, **options: Any) -> None:
+    """Claim messages, and let them be done."""
+    with harness.transaction() as work:
+        assert set(harness.claim(work, *arrivals, **options).answers) == {"n"}
+
+
+def moment(harness: StoreHarness, at: datetime) -> str:
+    """A time as the database stores it."""
+    if harness.store.dialect == "postgres":
+        return f"'{at.isoformat()}'"
+    return str(round(at.timestamp() * 1_000_000))
+
+
+def make_older(
+    harness: StoreHarness,
+    age: timedelta,
+    where: str = "true",
+    *,
+    table: str = "inbox",
+    column: str = "received_at",
+) -> None:
+    """Move a time of rows into the past."""
+    seconds = int(age.total_seconds())
+    earlier = (
+        f"{column} - interval '{seconds} seconds'"
+        if harness.store.dialect == "postgres"
+        else f"{column} - {seconds} * 1000000"
+    )
+    with harness.transaction() as work:
+        run(work.execute(f"UPDATE oncebox_{table} SET {column} = {earlier} WHERE {where}", {}))
+
+
+def purge_all(harness: StoreHarness, watermark: datetime) -> int:
+    """Purge every window; returns the number of purged messages."""
+    windows = harness.call("old_windows", "c", watermark)
+    return sum(harness.call("purge", "c", watermark, window) for window in windows)
+
+
+def stored_ids(harness: StoreHarness) -> list[str]:
+    """The ids of all messages, sorted."""
+    return sorted(id for (id,) in harness.query("SELECT message_id FROM oncebox_inbox"))

@@ -12,9 +12,9 @@ def test_the_server_has_the_version_it_reports(postgres: Postgres) -> None:
         assert connection.info.parameter_status("server_version") == postgres.version
 
 
-def test_the_server_writes_through_to_the_disk(postgres: Postgres) -> None:
+def test_the_server_writes_a_commit_before_it_confirms_it(postgres: Postgres) -> None:
     with psycopg.connect(postgres.url()) as connection:
-        assert connection.execute("show fsync").fetchone() == ("on",)
+        assert connection.execute("show synchronous_commit").fetchone() == ("on",)
 
 
 def test_two_databases_are_separate(postgres: Postgres, postgres_url: str) -> None:

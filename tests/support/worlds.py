@@ -1,8 +1,8 @@
 """Worlds: every database and adapter that oncebox works on, behind one face for the tests.
 
-A test that takes the fixture `world` runs once per adapter. Its handlers are generators, so that
-one text serves sync and async adapters: `result = yield tx.execute(...)`,
-`rows = yield result.rows()`.
+A test that takes the fixture `world` runs once per adapter: on those of `SOME` with `make test`, on
+the others with `make slow`. Its handlers are generators, so that one text serves sync and async
+adapters: `result = yield tx.execute(...)`, `rows = yield result.rows()`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -44,8 +44,16 @@ ORM_FREE = tuple(name for name in ALL if not name.startswith("sqlalchemy"))
 BOTH = ("sqlite3", "psycopg")
 SOME = (*BOTH, "django-sqlite", "sqlalchemy-asyncpg")
 """Each database and family of adapters once, sync and async: for what adapters do not influence."""
+FEW = 4
+"""A test of no more worlds is quick on all of them."""
 
 MIGRATIONS = ["0001_claims", "0002_processing"]
+
+
+def quick(concerned: Collection[str]) -> Collection[str]:
+    """The worlds of a test that are not slow, unless it names them itself."""
+    chosen = concerned if len(concerned) <= FEW else [name for name in concerned if name in SOME]
+    return chosen or concerned
 
 
 class World:

@@ -60,7 +60,7 @@ def checked_gaps(gaps: Any) -> Gaps:
     return gaps
 
 
-class Numbers(msgspec.Struct, frozen=True):
+class SequenceState(msgspec.Struct, frozen=True):
     """The state of the sequence numbers of a key, within an epoch."""
 
     next: int | None
@@ -89,7 +89,7 @@ class Admission(msgspec.Struct, frozen=True):
     """True if messages of the key wait from now on."""
 
 
-def admit(known: Numbers, arrived: Sequence[tuple[int, int]]) -> Admission:
+def admit(known: SequenceState, arrived: Sequence[tuple[int, int]]) -> Admission:
     """Decide on arrived messages, given as (place, number) in the order of arrival."""
     late, taken = set(), set()
     places: dict[int, int | None] = dict.fromkeys(known.early)

@@ -9,7 +9,7 @@ from functools import partial
 from oncebox.errors import NotFound
 from oncebox.model.gap import Gap
 from oncebox.model.retention import is_behind
-from oncebox.model.sequencing import Gaps, Numbers, admit
+from oncebox.model.sequencing import Gaps, SequenceState, admit
 from oncebox.operations.audit import audit_entry
 from oncebox.operations.methods import async_method, sync_method
 from oncebox.processing import outcome_log as reports
@@ -22,7 +22,7 @@ from oncebox.storage.drivers.transactions import (
     run_transaction,
     run_transaction_once,
 )
-from oncebox.storage.records import AuditEntry, Count, Move
+from oncebox.storage.records import AuditEntry, SequenceKey, SequenceMove
 from oncebox.storage.steps import Steps
 
 CHECK_INTERVAL = 1.0
@@ -82,17 +82,21 @@ def skip_gap(
         return False
     if not (yield from store.is_gap(work, consumer, gap, age=age)):
         return False
-    count = Count(gap.key, gap.epoch)
+    count = SequenceKey(gap.key, gap.epoch)
     known = (yield from store.sequence_states(work, consumer, [count])).get(count)
     if known is None or not known.early:
         return False
     first = known.early[0]
-    yield from _advance(work, store, consumer, count, Numbers(first, known.early, known.is_cut))
+    yield from _advance(
+        work, store, consumer, count, SequenceState(first, known.early, known.is_cut)
+    )
     yield from store.write_audit(work, consumer, audit, _described(gap, first))
     return True
 
 
-def continue_sequence(work: Work, *, store: Store, consumer: str, count: Count) -> Steps[bool]:
+def continue_sequence(
+    work: Work, *, store: Store, consumer: str, count: SequenceKey
+) -> Steps[bool]:
     """Store more waiting messages of a sequence: there were too many to store all at once."""
     if not (yield from store.try_lock_key(work, consumer, count.key)):
         return False
@@ -103,9 +107,11 @@ def continue_sequence(work: Work, *, store: Store, consumer: str, count: Count) 
     return True
 
 
-def _advance(work: Work, store: Store, consumer: str, count: Count, known: Numbers) -> Steps[None]:
+def _advance(
+    work: Work, store: Store, consumer: str, count: SequenceKey, known: SequenceState
+) -> Steps[None]:
     admission = admit(known, [])
-    move = Move(count, admission.next, admission.has_early, admission.admitted)
+    move = SequenceMove(count, admission.next, admission.has_early, admission.admitted)
     yield from store.advance_sequences(work, consumer, [move])
 
 

@@ -1,16 +1,26 @@
-"""Sequencing: claims in front of which numbers are looked at, where producers number messages."""
+"""Resequencing: claim messages that producers number, and let early ones wait for their turn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from oncebox.model.sequencing import Admission, Gaps, Numbers, admit
+from oncebox.model.sequencing import Admission, Gaps, SequenceState, admit
 from oncebox.storage.contract import Store
 from oncebox.storage.drivers.contract import Work
-from oncebox.storage.records import Arrival, Claims, ClaimState, Count, Early, Move
+from oncebox.storage.records import (
+    Arrival,
+    AwaitingMessage,
+    Claims,
+    ClaimState,
+    SequenceKey,
+    SequenceMove,
+)
 from oncebox.storage.steps import Steps
+
+Numbered = Mapping[SequenceKey, Sequence[tuple[int, int]]]
+"""The new messages with sequence numbers: (place in the batch, number), by key and epoch."""
 
 
 def claim_in_sequence(
@@ -24,19 +34,22 @@ def claim_in_sequence(
     keep_payload: bool = True,
     timeout: float | None = None,
 ) -> Steps[Claims]:
-    """Claim a batch, and store it if it is only received; what came early is kept apart."""
-    numbered = any(arrival.message.sequence is not None for arrival in arrivals)
-    claim = store.receive if receiving and not numbered else store.claim
+    """Claim a batch. A message that is too early for its sequence number is stored until its turn.
+
+    With `receiving`, the other messages are stored for a worker.
+    """
+    has_numbers = any(arrival.message.sequence is not None for arrival in arrivals)
+    claim = store.receive if receiving and not has_numbers else store.claim
     claims = yield from claim(work, consumer, arrivals, keep_payload=keep_payload, timeout=timeout)
-    if not numbered or ClaimState.refused in claims.answers:
+    if not has_numbers or ClaimState.refused in claims.answers:
         return claims
-    claims = yield from _admitted(store, work, consumer, arrivals, claims, gaps)
+    claims = yield from _admit(store, work, consumer, arrivals, claims, gaps)
     if receiving:
         yield from store.store_received(work, consumer, arrivals, claims)
     return claims
 
 
-def _admitted(
+def _admit(
     store: Store,
     work: Work,
     consumer: str,
@@ -44,62 +57,82 @@ def _admitted(
     claims: Claims,
     gaps: Gaps,
 ) -> Steps[Claims]:
-    """What the claims are, now that the numbers are looked at; under the locks of the keys."""
-    counts = _counts(arrivals, claims)
-    if not counts:
+    """Change the states of claims by their sequence numbers. The claim holds the key locks."""
+    numbered = _numbered(arrivals, claims)
+    if not numbered:
         return claims
-    known = yield from store.sequence_states(work, consumer, list(counts))
-    unknown = Numbers(gaps.first)
-    found = {count: admit(known.get(count, unknown), arrived) for count, arrived in counts.items()}
-    answers = list(claims.answers)
-    late_at_mark = {n for n, answer in enumerate(answers) if answer == ClaimState.too_late}
-
-    def answer(places: Sequence[int], letter: str) -> None:
-        for place in set(places) - late_at_mark:
-            answers[place] = letter
-
-    # A key one of whose counts goes another way than its messages came is stored as a whole.
-    mixed = {count.key for count, admission in found.items() if not admission.in_order}
-    early: dict[tuple[Count, int], int] = {}
+    known = yield from store.sequence_states(work, consumer, list(numbered))
+    unknown = SequenceState(gaps.first)
+    admissions = {
+        sequence: admit(known.get(sequence, unknown), arrived)
+        for sequence, arrived in numbered.items()
+    }
+    # If any epoch of a key must run in another order than it arrived, all new messages of the key
+    # are stored instead of run.
+    reordered = {sequence.key for sequence, found in admissions.items() if not found.in_order}
+    states = _States(claims)
+    waiting: dict[tuple[SequenceKey, int], int] = {}
     moves = []
-    for count, admission in found.items():
-        kept = _kept(admission, counts[count], count.key in mixed)
-        early.update({(count, number): place for place, number in kept})
-        answer(list(admission.late), ClaimState.late_sequence)
-        answer(list(admission.taken), ClaimState.sequence_taken)
-        answer([place for place, _ in kept], ClaimState.stored)
-        answer(list(admission.early), ClaimState.awaiting_sequence)
-        if admission.admitted or admission.early:
-            admitted = admission.admitted if count.key in mixed else ()
-            moves.append(Move(count, admission.next, admission.has_early, admitted))
-    buffered = [
-        Early(arrivals[place], None if place in late_at_mark else claims.seqs[place])
-        for place in early.values()
+    for sequence, found in admissions.items():
+        is_reordered = sequence.key in reordered
+        stored = _stored(found, numbered[sequence], is_reordered)
+        waiting.update({(sequence, number): place for place, number in stored})
+        states.set(found.late, ClaimState.late_sequence)
+        states.set(found.taken, ClaimState.sequence_taken)
+        states.set((place for place, _ in stored), ClaimState.stored)
+        states.set(found.early, ClaimState.awaiting_sequence)
+        if found.admitted or found.early:
+            admitted = found.admitted if is_reordered else ()
+            moves.append(SequenceMove(sequence, found.next, found.has_early, admitted))
+    messages = [
+        AwaitingMessage(arrivals[place], states.seq_of(place)) for place in waiting.values()
     ]
-    taken = yield from store.store_awaiting(work, consumer, buffered)
-    answer([early[place] for place in taken], ClaimState.sequence_taken)
+    taken = yield from store.store_awaiting(work, consumer, messages)
+    states.set((waiting[name] for name in taken), ClaimState.sequence_taken)
     yield from store.advance_sequences(work, consumer, moves)
-    return msgspec.structs.replace(claims, answers="".join(answers))
+    return msgspec.structs.replace(claims, answers=str(states))
 
 
-def _counts(arrivals: Sequence[Arrival], claims: Claims) -> Mapping[Count, list[tuple[int, int]]]:
-    """The places of new messages that have numbers, and these, by what they are counted by."""
-    counts: dict[Count, list[tuple[int, int]]] = {}
+class _States:
+    """The states of a batch's claims. A message older than the watermark stays quarantined."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._letters = list(claims.answers)
+        self._too_late = {
+            place for place, state in enumerate(self._letters) if state == ClaimState.too_late
+        }
+
+    def set(self, places: Iterable[int], state: str) -> None:
+        for place in places:
+            if place not in self._too_late:
+                self._letters[place] = state
+
+    def seq_of(self, place: int) -> int | None:
+        """The seq of a claim; None for a quarantined message, which only occupies its number."""
+        return None if place in self._too_late else self._claims.seqs[place]
+
+    def __str__(self) -> str:
+        return "".join(self._letters)
+
+
+def _numbered(arrivals: Sequence[Arrival], claims: Claims) -> Numbered:
+    found: dict[SequenceKey, list[tuple[int, int]]] = {}
     for place, (arrival, seq) in enumerate(zip(arrivals, claims.seqs, strict=True)):
         message = arrival.message
         if seq is not None and message.sequence is not None and message.key is not None:
-            count = Count(message.key, message.epoch)
-            counts.setdefault(count, []).append((place, message.sequence))
-    return counts
+            sequence = SequenceKey(message.key, message.epoch)
+            found.setdefault(sequence, []).append((place, message.sequence))
+    return found
 
 
-def _kept(
-    admission: Admission, arrived: Sequence[tuple[int, int]], is_mixed: bool
+def _stored(
+    admission: Admission, arrived: Sequence[tuple[int, int]], is_reordered: bool
 ) -> list[tuple[int, int]]:
-    """Which of the messages of a count go through the buffer, if only for a moment."""
+    """The messages of a sequence that are stored in the table of waiting messages."""
     refused = {*admission.late, *admission.taken}
     return [
         (place, number)
         for place, number in arrived
-        if place not in refused and (is_mixed or place in admission.early)
+        if place not in refused and (is_reordered or place in admission.early)
     ]

@@ -93,14 +93,14 @@ class Floors(msgspec.Struct, frozen=True):
 NO_FLOORS = Floors()
 
 
-class Count(NamedTuple):
+class SequenceKey(NamedTuple):
     """A sequence: the numbered messages of a key, within an epoch."""
 
     key: str
     epoch: str
 
 
-class Early(msgspec.Struct, frozen=True):
+class AwaitingMessage(msgspec.Struct, frozen=True):
     """A message that waits until its sequence number is due."""
 
     arrival: Arrival
@@ -108,10 +108,10 @@ class Early(msgspec.Struct, frozen=True):
     """None if only the number is occupied: the message itself is quarantined."""
 
 
-class Move(msgspec.Struct, frozen=True):
+class SequenceMove(msgspec.Struct, frozen=True):
     """A new state of a sequence."""
 
-    count: Count
+    sequence: SequenceKey
     next: int | None
     waits: bool
     """True if messages wait for the next number."""

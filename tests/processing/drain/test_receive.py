@@ -7,9 +7,10 @@ import pytest
 from oncebox import Delivery
 from support.inboxes import LATER, InboxHarness, keyed
 from support.tables import attempts, dead_letters
-from support.worlds import BOTH, SOME, World, order
+from support.worlds import ALL, BOTH, SOME, World, order
 
 
+@pytest.mark.only(ALL, quick=ALL)
 def test_a_received_message_is_run_by_the_drain(world: World, harness: InboxHarness) -> None:
     assert harness.receive(order("1"), order("2"), order("1")) == ["stored", "stored", "duplicate"]
     assert world.effects() == []

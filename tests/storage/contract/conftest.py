@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from oncebox.storage.contract import Store
 from oncebox.storage.steps import run
+from support.store_calls import RecordedStore, named_methods, source_of
 from support.stores import STORES, StoreHarness
 
 
 @pytest.fixture(params=STORES)
 def harness(request: pytest.FixtureRequest) -> Iterator[StoreHarness]:
+    """A store on an empty database. A test that passes must have called what its source names."""
     made = StoreHarness(request.param, request.getfixturevalue(STORES[request.param]))
+    store = RecordedStore(made.store)
+    made.store = cast(Store, store)
+    failed = request.session.testsfailed
     yield made
     run(made.database.close())
+    if request.session.testsfailed == failed:
+        missed = named_methods(source_of(request.function)) - store.ran
+        assert not missed, f"the test names {sorted(missed)}, but did not call it"

@@ -64,6 +64,15 @@ def test_clearing_suspicion_concerns_only_the_worker_that_asks(harness: StoreHar
     assert harness.call("take", "c", WORKER).crashed, "the second one may have died"
 
 
+def test_clearing_suspicion_changes_no_message(harness: StoreHarness) -> None:
+    harness.receive(arrival("1", key="k"), arrival("2"))
+    taken = harness.take()
+    harness.call("clear_crash_evidence", "c", taken.rows, taken.token)
+    assert harness.pending() == {"1": "ready", "2": "ready"}
+    again = harness.call("take", "c", WORKER)
+    assert (again.crashed, len(again.rows)) == (False, 2)
+
+
 def test_workers_sign_on_and_off(harness: StoreHarness) -> None:
     host = worker_name(0).rsplit(":", 2)[0]
     ours = WorkerInfo("elsewhere:1:0", "0.1.us", batch=5, timeout=60, heartbeat_timeout=90)
@@ -139,6 +148,21 @@ def test_messages_of_a_crashed_worker_are_isolated_unless_another_worker_has_the
     harness.call("isolate", rows)
     marked = dict(harness.query("SELECT message_id, isolated FROM oncebox_pending"))
     assert {id for id, isolated in marked.items() if isolated} == {"4"}
+
+
+def test_a_message_that_is_gone_without_a_trace_has_vanished(harness: StoreHarness) -> None:
+    harness.receive(*[arrival(id) for id in ("pending", "done", "dead", "lost")])
+    rows = {row.message.id: row for row in harness.take().rows}
+    gone = [row for id, row in rows.items() if id != "pending"]
+    harness.call("remove", gone)
+    harness.record(
+        entry(Kind.done, "done", rows["done"].seq, stored=rows["done"], ran=True, attempts=1),
+        entry(Kind.dead, "dead", rows["dead"].seq, stored=rows["dead"], reason=Reason.rejected),
+    )
+    listed = list(rows.values())
+    assert harness.call("find_vanished", "c", listed, within=600) == [rows["lost"]]
+    (old, new) = harness.call("find_vanished", "c", listed, within=-600)
+    assert {old.message.id, new.message.id} == {"lost", "done"}, "a run of that age does not count"
 
 
 def test_recent_crashes_are_counted(harness: StoreHarness) -> None:

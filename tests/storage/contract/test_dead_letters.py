@@ -148,3 +148,15 @@ def test_a_dead_letter_is_leased_until_its_hooks_were_notified(harness: StoreHar
     assert harness.query(
         "SELECT count(*) FROM oncebox_dead_letter WHERE notify_at IS NOT NULL"
     ) == [(2,)]
+
+
+def test_hooks_have_work_while_a_dead_letter_is_neither_leased_nor_notified(
+    harness: StoreHarness,
+) -> None:
+    harness.record(entry(Kind.dead, "quiet", 1, reason=Reason.rejected))
+    assert harness.call("has_unnotified", "c") is False
+    harness.record(entry(Kind.dead, "a", 2, reason=Reason.rejected), has_hooks=True)
+    assert harness.call("has_unnotified", "c") is True
+    assert harness.call("has_unnotified", "other") is False
+    harness.call("lease_unnotified", "c", limit=9, lease=60)
+    assert harness.call("has_unnotified", "c") is False

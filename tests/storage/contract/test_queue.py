@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncebox.model.message import Delivery, Message
 from oncebox.model.outcome import Kind, Reason
 from oncebox.processing.routing import select_batch
-from oncebox.storage.records import Arrival, WorkerInfo
+from oncebox.storage.records import NO_FLOORS, Arrival, WorkerInfo
 from oncebox.storage.steps import run
+from support.services import PATIENCE, wait_until
 from support.stores import (
     AUDIT,
     FAILED_ONCE,
@@ -269,6 +271,91 @@ def test_postponing_a_message_locks_its_key(harness: StoreHarness) -> None:
     with blocking_transaction(harness) as (work, answers):
         run(harness.store.postpone(work, "c", row, delay=60, crashed=True))
     assert answers == ["w"]
+
+
+@locks_rows
+def test_a_locked_key_keeps_new_messages_waiting(harness: StoreHarness) -> None:
+    with blocking_transaction(harness) as (work, answers):
+        run(harness.store.lock_key(work, "c", "k"))
+    assert answers == ["n"]
+
+
+def test_the_lock_of_a_key_concerns_no_other_key_and_ends_with_its_transaction(
+    harness: StoreHarness,
+) -> None:
+    with harness.transaction() as work:
+        run(harness.store.lock_key(work, "c", "k"))
+        run(harness.store.lock_key(work, "c", None))
+        assert harness.claim(work, arrival("1", key="l"), arrival("2")).answers == "nn"
+    assert harness.receive(arrival("3", key="k")) == "n"
+
+
+@locks_rows
+def test_a_stored_message_is_notified_on_the_channel_of_its_consumer(
+    harness: StoreHarness, postgres_url: str
+) -> None:
+    channels = [harness.store.channel(consumer) for consumer in ("c", "other")]
+    assert len(set(channels)) == 2
+    with psycopg.connect(postgres_url, autocommit=True) as listener:
+        for channel in channels:
+            listener.execute(f"LISTEN {channel}".encode())
+        harness.record(entry(Kind.stored, "1", 1, ready=True), notify=True)
+        (heard,) = listener.notifies(timeout=PATIENCE, stop_after=1)
+    assert heard.channel == channels[0]
+
+
+def test_a_database_without_notifications_has_no_channel(harness: StoreHarness) -> None:
+    assert (harness.store.channel("c") is None) is harness.store.is_exclusive
+
+
+def test_search_floors_hide_no_message(harness: StoreHarness) -> None:
+    harness.receive(*[arrival(str(n), key=str(n)) for n in range(9)])
+    floors = harness.call("raise_floors", "c", WORKER, NO_FLOORS)
+    harness.call("remove", harness.take().rows[:4])
+    due = {**FAILED_ONCE, "retry_in": timedelta(0)}
+    for number in range(9, 12):
+        floors = harness.call("raise_floors", "c", WORKER, floors)
+        harness.receive(arrival(str(number), key=str(number)))
+        harness.record(entry(Kind.failed, f"due {number}", -number, **due))
+    expected, seen = set(harness.pending()), set()
+    while harness.pending():
+        taken = harness.call("take", "c", WORKER, floors=floors)
+        assert taken.rows or taken.again, "a message is pending, and is not found"
+        seen |= {row.message.id for row in taken.rows}
+        harness.call("remove", taken.rows)
+    assert seen == expected
+
+
+@locks_rows
+def test_search_floors_rise_above_removed_messages(harness: StoreHarness) -> None:
+    harness.receive(*[arrival(str(n), key="k") for n in range(9)])
+    rows = harness.take().rows
+    harness.call("remove", rows[:4])
+    noted = harness.call("raise_floors", "c", WORKER, NO_FLOORS)
+    assert noted.lanes is None, "other transactions may still be in progress"
+    floors = harness.call("raise_floors", "c", WORKER, noted)
+    assert floors.lanes[rows[4].lane] == rows[4].seq - 1
+
+
+def test_a_transaction_that_is_not_overdue_is_not_ended(harness: StoreHarness) -> None:
+    with harness.transaction() as work:
+        harness.claim(work, arrival("a"), timeout=60)
+        run(harness.store.end_overdue_transactions(work))
+    with harness.transaction() as work:
+        assert harness.claim(work, arrival("a")).answers == "d"
+
+
+@locks_rows
+def test_only_overdue_transactions_are_ended(harness: StoreHarness, postgres_url: str) -> None:
+    names = ("oncebox until 1", f"oncebox until {2**40}", "another program")
+    sessions = [psycopg.connect(postgres_url, application_name=name) for name in names]
+    harness.call("end_overdue_transactions")
+    left = "SELECT application_name FROM pg_stat_activity WHERE application_name = ANY ({})"
+    listed = left.format("ARRAY[" + ", ".join(f"'{name}'" for name in names) + "]")
+    wait_until(lambda: len(harness.query(listed)) == 2, "no session was ended")
+    assert sorted(harness.query(listed)) == [(names[2],), (names[1],)]
+    for session in sessions:
+        session.close()
 
 
 @locks_rows

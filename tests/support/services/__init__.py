@@ -84,12 +84,19 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    """Look again and again until the condition holds, and complain when patience ends."""
+    """Check again and again until the condition holds. Raises TimeoutError when patience ends.
+
+    A check that takes longer is repeated less often, so that waiting costs little.
+    """
     deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        if now > deadline:
             raise TimeoutError(f"{complaint} after {PATIENCE:.0f} s")
-        time.sleep(0.005)
+        time.sleep(min(max(0.005, 4 * (now - began)), 0.2))
 
 
 def last_line(output: str) -> str:

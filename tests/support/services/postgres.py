@@ -39,7 +39,6 @@ UNPRIVILEGED = 65534
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    "fsync": "on",
     "max_connections": "200",
     "max_prepared_transactions": "0",
     "wal_level": "logical",  # for Debezium
@@ -76,6 +75,8 @@ class Cluster:
     prefix: list[str]
     home: Path
     port: int
+    fsync: bool = False
+    """Off in tests: they kill processes and not the machine, so the kernel's cache survives."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -103,6 +104,7 @@ class Cluster:
     def start(self) -> None:
         """Start the server and return once it accepts connections."""
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        settings.append(f"--fsync={'on' if self.fsync else 'off'}")
         command = ["postgres", "-D", str(self.data), "-p", str(self.port), *settings]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -284,11 +286,12 @@ class Postgres:
         return self.cluster
 
 
-def start() -> Postgres:
+def start(*, fsync: bool = False) -> Postgres:
     """Give the first PostgreSQL that can be had, or raise Unavailable with the reason."""
     if url := os.environ.get("ONCEBOX_TEST_POSTGRES_URL"):
         return borrow(url)
-    return launch(find_binaries(os.environ.get("ONCEBOX_TEST_POSTGRES_VERSION", "")))
+    version = os.environ.get("ONCEBOX_TEST_POSTGRES_VERSION", "")
+    return launch(find_binaries(version), fsync=fsync)
 
 
 def borrow(url: str) -> Postgres:
@@ -301,11 +304,11 @@ def borrow(url: str) -> Postgres:
     return Postgres(url, version, "ONCEBOX_TEST_POSTGRES_URL")
 
 
-def launch(binaries: Binaries) -> Postgres:
+def launch(binaries: Binaries, *, fsync: bool = False) -> Postgres:
     """Start a server of our own on a fresh data directory."""
     home = Path(tempfile.mkdtemp(prefix="oncebox-postgres-"))
     try:
-        cluster = Cluster(binaries, unprivileged(binaries, home), home, free_port())
+        cluster = Cluster(binaries, unprivileged(binaries, home), home, free_port(), fsync)
         cluster.initialise()
         start_on_free_port(cluster)
     except BaseException:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from oncebox.model.gap import Gap
-from oncebox.model.sequencing import Numbers
+from oncebox.model.sequencing import SequenceState
 from oncebox.storage.contract.connection import Connection
 from oncebox.storage.records import (
-    Count,
-    Early,
-    Move,
+    AwaitingMessage,
+    SequenceKey,
+    SequenceMove,
 )
 from oncebox.storage.steps import Steps
 
@@ -20,14 +20,14 @@ class SequenceStore(Protocol):
     """Messages of a key that carry sequence numbers."""
 
     def sequence_states(
-        self, connection: Connection, consumer: str, counts: Sequence[Count]
-    ) -> Steps[dict[Count, Numbers]]:
+        self, connection: Connection, consumer: str, counts: Sequence[SequenceKey]
+    ) -> Steps[dict[SequenceKey, SequenceState]]:
         """The states of these sequences. Sequences that have not begun are left out."""
         ...
 
     def store_awaiting(
-        self, connection: Connection, consumer: str, early: Sequence[Early]
-    ) -> Steps[Collection[tuple[Count, int]]]:
+        self, connection: Connection, consumer: str, early: Sequence[AwaitingMessage]
+    ) -> Steps[Collection[tuple[SequenceKey, int]]]:
         """Store messages until their sequence numbers are due.
 
         Returns the sequence numbers that other messages have taken.
@@ -35,7 +35,7 @@ class SequenceStore(Protocol):
         ...
 
     def advance_sequences(
-        self, connection: Connection, consumer: str, moves: Sequence[Move]
+        self, connection: Connection, consumer: str, moves: Sequence[SequenceMove]
     ) -> Steps[None]:
         """Record the next number of each sequence, and store the messages that may run now."""
         ...
@@ -56,7 +56,7 @@ class SequenceStore(Protocol):
         """
         ...
 
-    def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
+    def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[SequenceKey]]:
         """Sequences whose next number has arrived, but too many messages waited to store all."""
         ...
 

@@ -14,8 +14,9 @@ WHERE consumer = :consumer AND origin = :origin AND message_id = :message_id
 
 -- name: transaction_state
 -- Whether a transaction was committed, was aborted, or is in progress. NULL if the server does not know
--- the transaction: it crashed, or it is another server after a failover.
-SELECT CASE WHEN :xid::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+-- the transaction: it crashed, or it is another server after a failover. The xmax of the snapshot
+-- would be too low: it leaves out transactions in progress that are newer than the last ended one.
+SELECT CASE WHEN :xid::text::xid8 < pg_current_xact_id()
             THEN pg_xact_status(:xid::text::xid8) END;
 
 -- name: committed_claims

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncebox.model.sequencing import Numbers
+from oncebox.model.sequencing import SequenceState
 from oncebox.storage.contract import Connection
 from oncebox.storage.postgres.claims import PostgresClaims
-from oncebox.storage.records import Count, Move
+from oncebox.storage.records import SequenceKey, SequenceMove
 from oncebox.storage.sql.sequences import SqlSequences
 from oncebox.storage.steps import Steps
 
@@ -17,12 +17,12 @@ class PostgresSequences(PostgresClaims, SqlSequences):
     """Reads and writes sequences only while it holds the locks of their keys."""
 
     def sequence_states(
-        self, connection: Connection, consumer: str, counts: Sequence[Count]
-    ) -> Steps[dict[Count, Numbers]]:
+        self, connection: Connection, consumer: str, counts: Sequence[SequenceKey]
+    ) -> Steps[dict[SequenceKey, SequenceState]]:
         params = {"consumer": consumer, "limit": self.at_once + 1, **_columns(counts)}
         found = yield from connection.fetch(self._sql["sequence_states"], params)
         return {
-            Count(key, epoch): self._numbers(following, early)
+            SequenceKey(key, epoch): self._numbers(following, early)
             for key, epoch, following, early in found
         }
 
@@ -34,7 +34,7 @@ class PostgresSequences(PostgresClaims, SqlSequences):
         return (yield from connection.fetch(self._sql["store_awaiting"], params))
 
     def _pull(
-        self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
+        self, connection: Connection, consumer: str, numbers: Sequence[tuple[SequenceKey, int]]
     ) -> Steps[None]:
         params = {
             "consumer": consumer,
@@ -43,10 +43,12 @@ class PostgresSequences(PostgresClaims, SqlSequences):
         }
         yield from connection.execute(self._sql["pull_awaiting"], params)
 
-    def _move(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
+    def _move(
+        self, connection: Connection, consumer: str, moves: Sequence[SequenceMove]
+    ) -> Steps[None]:
         params = {
             "consumer": consumer,
-            **_columns([move.count for move in moves]),
+            **_columns([move.sequence for move in moves]),
             "nexts": [move.next for move in moves],
             "waits": [move.waits for move in moves],
         }
@@ -63,5 +65,5 @@ class PostgresSequences(PostgresClaims, SqlSequences):
         return {"age": age}
 
 
-def _columns(counts: Sequence[Count]) -> dict[str, Any]:
+def _columns(counts: Sequence[SequenceKey]) -> dict[str, Any]:
     return {"keys": [count.key for count in counts], "epochs": [count.epoch for count in counts]}

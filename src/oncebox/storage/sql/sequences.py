@@ -9,9 +9,9 @@ from typing import Any
 from oncebox.model.gap import Gap
 from oncebox.model.message import headers_json
 from oncebox.model.ordering import lane
-from oncebox.model.sequencing import Numbers
+from oncebox.model.sequencing import SequenceState
 from oncebox.storage.contract import Connection
-from oncebox.storage.records import Arrival, Count, Early, Move
+from oncebox.storage.records import Arrival, AwaitingMessage, SequenceKey, SequenceMove
 from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
 
@@ -22,14 +22,14 @@ class SqlSequences(Dialect):
     at_once = 1_000
     """How many waiting messages of a key are stored at once when the missing number arrives."""
 
-    def _numbers(self, following: int | None, early: Sequence[int]) -> Numbers:
+    def _numbers(self, following: int | None, early: Sequence[int]) -> SequenceState:
         """The state of a sequence, of which up to `at_once` + 1 waiting numbers were read."""
-        return Numbers(following, early[: self.at_once], len(early) > self.at_once)
+        return SequenceState(following, early[: self.at_once], len(early) > self.at_once)
 
     @abstractmethod
     def sequence_states(
-        self, connection: Connection, consumer: str, counts: Sequence[Count]
-    ) -> Steps[dict[Count, Numbers]]:
+        self, connection: Connection, consumer: str, counts: Sequence[SequenceKey]
+    ) -> Steps[dict[SequenceKey, SequenceState]]:
         """The states of these sequences. Sequences that have not begun are left out."""
 
     @abstractmethod
@@ -43,12 +43,14 @@ class SqlSequences(Dialect):
 
     @abstractmethod
     def _pull(
-        self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
+        self, connection: Connection, consumer: str, numbers: Sequence[tuple[SequenceKey, int]]
     ) -> Steps[None]:
         """Move messages that wait to the end of their keys."""
 
     @abstractmethod
-    def _move(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
+    def _move(
+        self, connection: Connection, consumer: str, moves: Sequence[SequenceMove]
+    ) -> Steps[None]:
         """Record the next number of each sequence."""
 
     @abstractmethod
@@ -64,8 +66,8 @@ class SqlSequences(Dialect):
         """The parameters of statements that need an age in seconds."""
 
     def store_awaiting(
-        self, connection: Connection, consumer: str, early: Sequence[Early]
-    ) -> Steps[Collection[tuple[Count, int]]]:
+        self, connection: Connection, consumer: str, early: Sequence[AwaitingMessage]
+    ) -> Steps[Collection[tuple[SequenceKey, int]]]:
         """Store messages until their sequence numbers are due.
 
         Returns the sequence numbers that other messages have taken.
@@ -74,14 +76,14 @@ class SqlSequences(Dialect):
             return ()
         rows = [_early_row(consumer, kept) for kept in early]
         there = yield from self._store_awaiting(connection, rows)
-        kept = {(Count(key, epoch), number) for key, epoch, number in there}
+        kept = {(SequenceKey(key, epoch), number) for key, epoch, number in there}
         return {_place(e.arrival) for e in early} - kept
 
     def advance_sequences(
-        self, connection: Connection, consumer: str, moves: Sequence[Move]
+        self, connection: Connection, consumer: str, moves: Sequence[SequenceMove]
     ) -> Steps[None]:
         """Record the next number of each sequence, and store the messages that may run now."""
-        pulled = [(move.count, number) for move in moves for number in move.admitted]
+        pulled = [(move.sequence, number) for move in moves for number in move.admitted]
         if pulled:
             yield from self._pull(connection, consumer, pulled)
             keys = sorted({count.key for count, _ in pulled})
@@ -109,11 +111,11 @@ class SqlSequences(Dialect):
         gaps = [dict(zip(Gap.__struct_fields__, row, strict=True)) for row in found]
         return [Gap(**{**gap, "waiting_since": self._moment(gap["waiting_since"])}) for gap in gaps]
 
-    def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[Count]]:
+    def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[SequenceKey]]:
         """Sequences whose next number has arrived, but too many messages waited to store all."""
         params = {"consumer": consumer, "limit": 20}
         found = yield from connection.fetch(self._sql["cut_sequences"], params)
-        return [Count(key, epoch) for key, epoch in found]
+        return [SequenceKey(key, epoch) for key, epoch in found]
 
     def is_gap(self, connection: Connection, consumer: str, gap: Gap, *, age: float) -> Steps[bool]:
         """True if this number is still missing, for at least `age` seconds."""
@@ -127,14 +129,14 @@ class SqlSequences(Dialect):
         return bool((yield from connection.fetch(self._sql["is_gap"], params)))
 
 
-def _place(arrival: Arrival) -> tuple[Count, int]:
+def _place(arrival: Arrival) -> tuple[SequenceKey, int]:
     message = arrival.message
     assert message.key is not None
     assert message.sequence is not None
-    return Count(message.key, message.epoch), message.sequence
+    return SequenceKey(message.key, message.epoch), message.sequence
 
 
-def _early_row(consumer: str, early: Early) -> dict[str, Any]:
+def _early_row(consumer: str, early: AwaitingMessage) -> dict[str, Any]:
     message, delivery = early.arrival.message, early.arrival.delivery
     return {
         "consumer": consumer,

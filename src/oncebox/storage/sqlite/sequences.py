@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncebox.model.sequencing import Numbers
+from oncebox.model.sequencing import SequenceState
 from oncebox.storage.contract import Connection
-from oncebox.storage.records import Count, Move
+from oncebox.storage.records import SequenceKey, SequenceMove
 from oncebox.storage.sql.sequences import SqlSequences
 from oncebox.storage.sqlite.claims import SqliteClaims
 from oncebox.storage.sqlite.values import later, microseconds, now
@@ -18,8 +18,8 @@ class SqliteSequences(SqliteClaims, SqlSequences):
     """Needs no locks: the transaction is the only writer."""
 
     def sequence_states(
-        self, connection: Connection, consumer: str, counts: Sequence[Count]
-    ) -> Steps[dict[Count, Numbers]]:
+        self, connection: Connection, consumer: str, counts: Sequence[SequenceKey]
+    ) -> Steps[dict[SequenceKey, SequenceState]]:
         known = {}
         for count in counts:
             params = {"consumer": consumer, **count._asdict(), "limit": self.at_once + 1}
@@ -39,7 +39,7 @@ class SqliteSequences(SqliteClaims, SqlSequences):
         return kept
 
     def _pull(
-        self, connection: Connection, consumer: str, numbers: Sequence[tuple[Count, int]]
+        self, connection: Connection, consumer: str, numbers: Sequence[tuple[SequenceKey, int]]
     ) -> Steps[None]:
         first = yield from self._draw_seqs(connection, consumer, len(numbers))
         pulled = [
@@ -49,12 +49,14 @@ class SqliteSequences(SqliteClaims, SqlSequences):
         for name in ("pull_awaiting", "renumber", "drop_awaiting"):
             yield from connection.execute_many(self._sql[name], pulled)
 
-    def _move(self, connection: Connection, consumer: str, moves: Sequence[Move]) -> Steps[None]:
+    def _move(
+        self, connection: Connection, consumer: str, moves: Sequence[SequenceMove]
+    ) -> Steps[None]:
         at = now()
         moved = [
             {
                 "consumer": consumer,
-                **move.count._asdict(),
+                **move.sequence._asdict(),
                 "next": move.next,
                 "waits": move.waits,
                 "now": at,
