@@ -51,7 +51,18 @@ class CodeTooOld(SchemaError):
 
 
 class DatabaseUnavailable(OnceboxError):
-    """the database cannot be reached: nothing was committed, so do not ack"""
+    """the database cannot be reached, or every try of the transaction failed: nothing was
+    committed, so do not ack"""
+
+
+class NotOwner(OnceboxError):
+    """another worker has taken over this partition: nothing was committed, so do not ack"""
+
+
+class Conflict(OnceboxError):
+    """another transaction was faster: run the transaction again"""
+
+    sqlstate = "40001"
 
 
 class ArchiveError(OnceboxError):
@@ -91,7 +102,7 @@ class TooLate(ClaimError):
 
 
 class MissingId(OnceboxError):
-    """the delivery has no valid id"""
+    """the id, or another field that identifies the message, is missing or not valid"""
 
 
 class Undecodable(OnceboxError):
@@ -111,16 +122,16 @@ class PayloadTooLarge(OnceboxError):
 
 
 class TransactionLost(OnceboxError):
-    """the handler ended the transaction of the claim: raise an exception instead, and oncebox rolls
-    back"""
+    """the transaction of the claim no longer exists, and nothing of it is committed: if a handler
+    ended it, let the handler raise an exception instead, and oncebox rolls back"""
 
     culprit: object | None = None
     """The item of the batch whose handler ended it, if that is certain."""
 
 
 class TransactionEnded(TransactionLost):
-    """the handler ended the transaction of the claim, or closed its connection, so part of its work
-    may be committed: raise an exception instead, and oncebox rolls back"""
+    """the handler committed or rolled back the transaction of the claim, or closed its connection,
+    so part of its work may be committed: raise an exception instead, and oncebox rolls back"""
 
 
 class GuardFailed(OnceboxError):
@@ -135,16 +146,6 @@ class ProcessCrashed(OnceboxError):
 
 class TooSlow(OnceboxError):
     """the handler took longer than transaction_timeout, so the database ended its transaction"""
-
-
-class NotOwner(OnceboxError):
-    """another worker has taken over this partition: nothing was committed, so do not ack"""
-
-
-class Conflict(OnceboxError):
-    """another transaction was faster: run the transaction again"""
-
-    sqlstate = "40001"
 
 
 class SwallowedError(OnceboxError):

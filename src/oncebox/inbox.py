@@ -54,7 +54,7 @@ MEGABYTE = 1_000_000
 
 
 class Inbox:
-    """A consumer's inbox: the work of each message happens once.
+    """A consumer's inbox: commits the work of each message exactly once.
 
     `database` is a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
     driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias). Call migrate() to
@@ -165,7 +165,8 @@ class Inbox:
         decoded into. With `batch`, it takes a list of payloads.
         """
         if callable(type):
-            raise HandlerError(f'name the type: @inbox.on("..."), above {type!r}')
+            name = getattr(type, "__name__", repr(type))
+            raise HandlerError(f'on() needs a message type: write @inbox.on("...") above {name}')
 
         def register(function: F) -> F:
             self._registry.add(function, type, version, batch=batch, retry=retry, ordering=ordering)
@@ -174,7 +175,7 @@ class Inbox:
         return register
 
     def upcast(self, type: str, *, from_version: int) -> Callable[[F], F]:
-        """Register a function that converts plain values from one version of a type to the next."""
+        """Register a function that converts decoded JSON from one version of a type to the next."""
 
         def register(function: F) -> F:
             self._registry.add_upcaster(function, type, from_version)
@@ -206,9 +207,7 @@ class Inbox:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def _process_deliveries(
-        self, is_async: bool, deliveries: Iterable[Delivery]
-    ) -> Steps[list[Outcome]]:
+    def _process(self, is_async: bool, deliveries: Iterable[Delivery]) -> Steps[list[Outcome]]:
         """Claim, handle and commit a batch in one transaction. Returns an outcome per delivery.
 
         When this returns, everything is committed and every delivery may be acked. When it raises,
@@ -216,8 +215,8 @@ class Inbox:
         """
         return self._engine.process(is_async, deliveries)
 
-    process = sync_method(_process_deliveries)
-    aprocess = async_method(_process_deliveries)
+    process = sync_method(_process)
+    aprocess = async_method(_process)
 
     def _receive(self, is_async: bool, deliveries: Iterable[Delivery]) -> Steps[list[Outcome]]:
         """Claim a batch and store it for a worker. Returns an outcome per delivery.
@@ -229,7 +228,7 @@ class Inbox:
     receive = sync_method(_receive)
     areceive = async_method(_receive)
 
-    def _drain_once(self, is_async: bool, *, batch: int = 100) -> Steps[Counter[Kind]]:
+    def _drain(self, is_async: bool, *, batch: int = 100) -> Steps[Counter[Kind]]:
         """Run stored messages until none is due. Returns the number of each outcome.
 
         Several processes may drain at the same time. A Worker does this in a loop.
@@ -238,8 +237,8 @@ class Inbox:
             drain = yield from self._engine.drain(is_async, worker)
             return (yield from drain_until_idle(drain, self._maintenance(drain, once=True)))
 
-    drain = sync_method(_drain_once)
-    adrain = async_method(_drain_once)
+    drain = sync_method(_drain)
+    adrain = async_method(_drain)
 
     def _claim(
         self,
@@ -255,7 +254,9 @@ class Inbox:
         Properties: origin, type, version, key, payload, headers, produced_at, source, coordinates.
         With a payload, the same id with another payload raises PayloadMismatch. A message older
         than the purged ones raises TooLate. Nothing is stored then. A rollback undoes the claim; a
-        concurrent claim of the same id waits until this transaction ends.
+        concurrent claim of the same id waits until this transaction ends. Above READ COMMITTED,
+        claim() raises SnapshotRisk: pass accept_retries=True if you retry the transaction after a
+        serialization error.
         """
         return self._claims.claim(
             is_async, connection, id, properties, accept_retries=accept_retries
@@ -272,7 +273,7 @@ class Inbox:
         error: BaseException,
         **properties: Unpack[Properties],
     ) -> Steps[timedelta | None]:
-        """Count a failed attempt of your own loop. Returns the delay before the next attempt.
+        """Record that your own loop failed after claim(). Returns the delay before a new attempt.
 
         Call it after the rollback, in a transaction of its own. None means that there is no next
         attempt: the message is a dead letter, by the retry policy of the inbox or because the error
@@ -313,7 +314,7 @@ class Inbox:
     astatus = async_method(_status)
 
     def _rates(self, is_async: bool, *, since: datetime) -> Steps[Rates]:
-        """How many messages had which outcome since a time, to the minute."""
+        """The number of messages per outcome since a time, to the minute."""
         return read_rates(self._context, is_async, since)
 
     rates = sync_method(_rates)

@@ -59,14 +59,14 @@ def install(point: Point) -> None:
     for work in (PsycopgWork, SqliteWork):
         wrap(work, "begin", after=lambda: point.reached("after begin"))
         wrap(work, "commit", after=lambda: point.reached("after commit"))
-        # A commit's first call executes the guard; what follows is COMMIT.
+        # The first call executes the guard, or queues it with COMMIT; the second one sends.
         wrap(work, "commit", second_call=lambda: point.reached("before commit"))
     for store in (PostgresStore, SqliteStore):
         wrap(store, "claim", after=lambda: point.reached("after claim"))
         wrap(store, "record", after=lambda: point.reached("after record"))
     wrap(
         unit,
-        "run_all",
+        "run_handlers",
         before=lambda: point.reached("before handlers"),
         after=lambda: point.reached("after handlers"),
     )

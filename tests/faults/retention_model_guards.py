@@ -114,10 +114,10 @@ def rewritten(**files: tuple[str, str, str]) -> Callable[[], None]:
         for dialect, (file, old, _) in files.items():
             assert old in read(dialect, file), f"{old} is not in {file}"
 
-        def changed(dialect: str, file: str) -> str:
-            text = read(dialect, file)
+        def changed(dialect: str, *path: str) -> str:
+            text = read(dialect, *path)
             wanted, old, new = files.get(dialect, ("", "", ""))
-            return text.replace(old, new) if file == wanted else text
+            return text.replace(old, new) if path == (wanted,) else text
 
         oncebox.storage.sql.statements._read = changed  # type: ignore[assignment]
 

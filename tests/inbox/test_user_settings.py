@@ -208,7 +208,7 @@ def test_a_handler_for_a_type_overrides_an_ignored_pattern(world: World) -> None
     assert world.kinds(inbox, batch) == ["done", "ignored"]
     with pytest.raises(HandlerError, match="patterns are for ignore"):
         inbox.on("shop.*")(lambda payload: None)
-    with pytest.raises(HandlerError, match="name the type"):
+    with pytest.raises(HandlerError, match="needs a message type"):
         inbox.on(lambda payload: None)  # type: ignore[arg-type]
 
 

@@ -202,7 +202,7 @@ def test_an_older_schema_is_reported_with_both_versions() -> None:
 
 
 def test_a_schema_that_is_too_new_asks_for_newer_code() -> None:
-    with pytest.raises(CodeTooOld, match="serve code that knows version 4; this code knows 3"):
+    with pytest.raises(CodeTooOld, match="knows version 4 or later; this one knows 3"):
         check(HISTORY, (5, 4))
 
 

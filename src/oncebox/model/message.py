@@ -37,8 +37,8 @@ class Delivery(msgspec.Struct, frozen=True):
     timestamp: datetime | None = None
     """The broker's time."""
     redelivered: bool = False
-    """True if the broker delivered it before. A new message that was in flight before may have
-    crashed its worker, so it is stored and runs in isolation."""
+    """True if the broker delivered it before. Unless it is a duplicate, it is stored and a worker
+    runs it in isolation, because it may have crashed the process that had it first."""
     receipt: Any = None
     """What the caller needs to ack this delivery; oncebox does not read it."""
     defect: str | None = None
@@ -64,8 +64,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     content_hash: bytes | None = None
     """Detects the same id with another payload; None if payloads are not compared."""
     sequence: int | None = None
-    """Its sequence number within the key: it waits for lower numbers. Known on arrival only; a
-    stored message has a seq instead."""
+    """Its sequence number within the key: it waits for lower numbers. Known only on arrival. It is
+    unrelated to seq, the number of its arrival."""
     epoch: str = ""
     """Separates two sequences of a key, if the producer restarts its sequence numbers."""
     replay: int = 0

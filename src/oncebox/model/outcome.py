@@ -14,7 +14,9 @@ class Kind(StrEnum):
     """The result of processing a delivery. Every kind is committed, so ack every kind."""
 
     done = auto()
+    """The handler ran, and its work is committed."""
     duplicate = auto()
+    """The message was claimed before. Nothing was done."""
     failed = auto()
     """The handler raised. The message is stored for another attempt."""
     blocked = auto()
@@ -23,12 +25,16 @@ class Kind(StrEnum):
     stored = auto()
     """Stored to run later: it was only received, or it has to run in isolation."""
     dead = auto()
+    """It does not run again unless an operator retries it. Ordering.strict: it blocks its key."""
     quarantined = auto()
+    """It never ran: its id is missing, contradicts an earlier message, or is too old to check. It
+    blocks no key. An operator releases or discards it."""
     ignored = auto()
+    """Its type is ignored. Nothing was done."""
 
 
 class Reason(StrEnum):
-    """Why a message is dead or quarantined."""
+    """Why a message is dead (up to transaction_lost) or quarantined (from missing_id on)."""
 
     undecodable = auto()
     unknown_type = auto()
@@ -41,7 +47,7 @@ class Reason(StrEnum):
     transaction_lost = auto()
     """Its handler ended the transaction, so how much of its work is committed is unknown."""
     missing_id = auto()
-    """The delivery has no id, or no valid one."""
+    """The id, or another field that identifies the message, is missing or not valid."""
     payload_mismatch = auto()
     """Its id was claimed before with another payload."""
     too_late = auto()
@@ -58,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
     kind: Kind
     delivery: Delivery
     message: Message | None = None
-    """None if the delivery has no valid id, or was ignored."""
+    """None if the delivery has no valid id."""
     reason: Reason | None = None
     error: BaseException | None = None
     attempts: int = 0

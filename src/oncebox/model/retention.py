@@ -32,7 +32,9 @@ class Retention(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"archive must be a directory or a URL, got {self.archive!r}")
         number = isinstance(self.days, int | float) and not isinstance(self.days, bool)
         if not number or not 0 < self.days < 36_500:
-            raise ConfigurationError(f"days must be a number from 0 to 36500, got {self.days!r}")
+            raise ConfigurationError(
+                f"days must be more than 0 and less than 36500, got {self.days!r}"
+            )
 
     @property
     def age(self) -> timedelta:
@@ -82,7 +84,7 @@ class PurgeLimit(msgspec.Struct, frozen=True):
 
 
 def purge_limit(arrival_progress: ArrivalProgress, retention: Retention) -> PurgeLimit:
-    """The latest cutoff that no message still to be delivered is likely to predate."""
+    """The latest safe watermark: messages that are still to be delivered are probably newer."""
     if arrival_progress.received_at is None:
         return PurgeLimit(None)
     # Counted from the last arrival, not from now: after an outage of the source, its delayed

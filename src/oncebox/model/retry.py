@@ -50,7 +50,7 @@ class Retry(msgspec.Struct, frozen=True):
         if isinstance(error, Reject | TransactionEnded) or attempts >= self.max_attempts:
             return None
         if isinstance(error, RetryAfter):
-            # Not in the past: a worker does not search before the retries that it has found.
+            # Not negative: a worker searches from the last retry time on, and would miss it.
             return max(error.delay, timedelta(0))
         return self.backoff(attempts, chance)
 

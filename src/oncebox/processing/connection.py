@@ -45,22 +45,31 @@ class InboxDatabase:
         return database
 
     def open_for_operation(self, is_async: bool) -> Steps[Database]:
-        """As open(), for work without handlers. Raises ConfigurationError if it is sync or async
-        while the database is the other."""
+        """As open(), for work without handlers.
+
+        Raises ConfigurationError if a sync call meets an async database, or the reverse.
+        """
         if self.target.is_async is not None and self.target.is_async is not is_async:
-            kind, verb = ("async", "begin") if self.target.is_async else ("sync", "do not begin")
+            if self.target.is_async:
+                raise ConfigurationError(
+                    "this inbox is async, but a sync method was called: await the method with a "
+                    "leading a, such as aretry() instead of retry()"
+                )
             raise ConfigurationError(
-                f"this inbox is {kind}: its methods {verb} with an a, as in aretry()"
+                "this inbox is sync, but an async method was called: call the method without the "
+                "leading a, such as retry() instead of aretry()"
             )
         return (yield from self.open(is_async))
 
     def make_for_migration(self, is_async: bool) -> Database:
-        """A database that is not opened. Raises ConfigurationError if it is sync, not async, or the
-        reverse."""
+        """A database that is not opened.
+
+        Raises ConfigurationError if a sync call meets an async database, or the reverse.
+        """
         if self.target.is_async and not is_async:
-            raise ConfigurationError("this inbox is async: await inbox.amigrate()")
+            raise ConfigurationError("this inbox is async: call await inbox.amigrate()")
         if is_async and self.target.is_async is False:
-            raise ConfigurationError("this inbox is sync: inbox.migrate()")
+            raise ConfigurationError("this inbox is sync: call inbox.migrate()")
         return self.target.make(is_async)
 
     def close(self) -> Steps[None]:

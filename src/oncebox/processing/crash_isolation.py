@@ -1,4 +1,4 @@
-"""Crash isolation: runs a message that may crash its process by itself.
+"""Crash isolation: runs a message alone if it may crash its process.
 
 The crash is recorded and committed before the handler runs. If the process survives, the record is
 undone. So a crash is counted although the process cannot count it any more.
@@ -65,7 +65,7 @@ class UndoCrash(msgspec.Struct, frozen=True):
     """Whether the run counts as a failed attempt."""
     delay: float
     error: BaseException | None
-    began: float
+    began: float = 0.0
     """When the run began, by the monotonic clock."""
     lost: bool = False
     """Whether its transaction ended in an unknown way, and may be committed."""
@@ -83,7 +83,6 @@ class CrashIsolation:
         self._holds_lock = False
         self._current: IsolatedMessage | None = None
         """The message whose crash is recorded, until its run has a result."""
-        self._began = 0.0
         self._undo: list[UndoCrash] = []
 
     @property
@@ -115,10 +114,11 @@ class CrashIsolation:
             delay=self._unit.timeout + self._backoff(retry, row.crashes),
             crash=ProcessCrashed(),
         )
-        yield from work.commit()
+        message = IsolatedMessage(row, retry, token)
         self._undo_current()
-        self._current = IsolatedMessage(row, retry, token)
-        return self._current
+        yield from work.commit()
+        self._current = message
+        return message
 
     def _postpone(
         self,
@@ -144,7 +144,6 @@ class CrashIsolation:
         lost = False
         while True:
             attempt = Try()
-            self._began = attempt.began
             try:
                 outcomes = yield from with_connection(
                     self._database, partial(self._run_once, message, attempt, None)
@@ -201,18 +200,18 @@ class CrashIsolation:
 
     def end(self) -> None:
         """End a run. If it has no result, its recorded crash is undone by the next step."""
-        self._undo_current()
         if self._holds_lock:
             self._holds_lock = False
             _running_isolated.release()
+        self._undo_current()
 
     # -- undo recorded crashes --------------------------------------------------------------------
 
     def _undo_current(self) -> None:
         if self._current is not None:
-            message, self._current = self._current, None
-            undo = UndoCrash(message, counted=False, delay=0, error=None, began=self._began)
-            self._undo.append(undo)
+            # First append: an interrupt in between must not lose the undo. Two are harmless.
+            self._undo.append(UndoCrash(self._current, counted=False, delay=0, error=None))
+            self._current = None
 
     def _survive(
         self, message: IsolatedMessage, attempt: Try, error: BaseException | None, *, lost: bool

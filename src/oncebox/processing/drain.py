@@ -1,7 +1,7 @@
-"""Drain: runs stored messages, in the order of their keys, whatever worker crashes.
+"""Drain: runs stored messages, in order within each key, even if workers crash.
 
-A worker takes messages from lanes, which stay locked until it commits. It removes them from the
-queue first, as a claim records a new message; after that it is the same unit of work.
+A worker takes messages from lanes, which stay locked until it commits. It first deletes them from
+the queue, which takes the place of the claim; after that it is the same unit of work.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Drain:
                 result = yield from with_connection(self.database, partial(self._once, attempt))
             except RetryTransaction as retry:
                 reason = retry.__cause__
-                yield from self._rolled_back(attempt, reason, "retrying it")
+                is_last = retries.are_used_up
+                consequence = "running its messages one by one" if is_last else "retrying it"
+                yield from self._rolled_back(attempt, reason, consequence)
                 if not attempt.is_committing:
                     buried = yield from bury_vanished(self._context, attempt.rows, attempt.began)
                 if not buried and (yield from retries.wait()):
@@ -162,7 +164,10 @@ class Drain:
     def _once(self, attempt: Try, work: Work) -> Steps[Step | IsolatedMessage]:
         """Take ready messages, run them, record and commit."""
         yield from work.begin(self._unit.timeout)
-        wake, self._woke = not self._woke, False  # every second time: other messages are ready too
+        wake, self._woke = (
+            not self._woke,
+            False,
+        )  # not twice in a row
         taken = yield from self._take(work, wake=wake)
         self._woke = taken.again
         if taken.crashed:

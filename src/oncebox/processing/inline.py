@@ -40,7 +40,7 @@ class InlineProcessing(msgspec.Struct, frozen=True):
     def process(
         self, items: Sequence[Item], *, failed: BaseException | None = None
     ) -> Steps[list[Outcome]]:
-        """Process a batch. A message that prevents the commit of the others fails by itself.
+        """Process a batch. If one message makes the commit fail, only that message fails.
 
         With `failed`, no handler runs: the messages have failed with this error. If the database
         rejects every try, the messages are stored to run isolated.
@@ -57,19 +57,22 @@ class InlineProcessing(msgspec.Struct, frozen=True):
             try:
                 outcomes = yield from with_connection(self.database, body)
             except CannotCommit as error:
-                return (yield from self._divide(plan, None, error.__cause__, failed))
+                self._report_rollback(error.__cause__, "running its messages one by one")
+                return (yield from self._divide(items, None, error.__cause__, failed))
             except TransactionLost as error:
+                self._report_rollback(error, "running its messages one by one")
                 plan.is_committing = False  # the guard refused our COMMIT
                 if buried := (yield from self._bury_committed(plan)):
                     return (yield from self._process_others(items, buried))
-                return (yield from self._divide(plan, error.culprit, error, failed))
+                return (yield from self._divide(items, error.culprit, error, failed))
             except RetryTransaction as retry:
                 cause = retry.__cause__
                 if buried := (yield from self._bury_committed(plan)):
                     return (yield from self._process_others(items, buried))
                 if isolated is not None:
                     raise database_unavailable(cause) from cause
-                unit.observer.batch_rolled_back(unit.consumer, cause, "retrying it")
+                is_last = retries.are_used_up
+                self._report_rollback(cause, "storing its messages" if is_last else "retrying it")
                 if not (yield from retries.wait()):
                     isolated = cause
             except Exception as error:
@@ -80,11 +83,14 @@ class InlineProcessing(msgspec.Struct, frozen=True):
                 report_commit(unit.observer, unit.consumer, outcomes)
                 return outcomes
 
+    def _report_rollback(self, error: BaseException | None, consequence: str) -> None:
+        self.unit.observer.batch_rolled_back(self.unit.consumer, error, consequence)
+
     # -- batches that cannot be committed ---------------------------------------------------------
 
     def _divide(
         self,
-        plan: Plan,
+        items: Sequence[Item],
         culprit: object | None,
         error: BaseException | None,
         failed: BaseException | None,
@@ -95,10 +101,9 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         """
         if failed is not None:  # no handler ran, so the fault is not in a message
             raise TransactionLost(
-                "the connection does not keep a transaction together: is there a pooler in "
-                "statement mode, or autocommit? Do not ack"
+                "the statements of one transaction did not run in one transaction: turn off "
+                "autocommit, or statement mode of the pooler. Do not ack"
             ) from error
-        items = plan.items
         if len(items) == 1:
             return (yield from self.process(items, failed=error))
         if culprit not in items:

@@ -9,9 +9,10 @@ from oncebox.model.outcome import Kind, Outcome
 
 
 class Observer:
-    """Receives the events of the batches of an inbox. Override the methods that you need.
+    """Receives the events of the batches of an inbox. Every method does nothing here.
 
-    A method must return quickly and must not raise: it runs between the steps of a batch.
+    An inbox has one observer: an OutcomeLog. A method must return quickly and must not raise: it
+    runs between the steps of a batch.
     """
 
     def batch_started(self, consumer: str, size: int) -> None:

@@ -29,7 +29,8 @@ class OutcomeLog(Observer):
 
     def batch_committed(self, consumer: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            if (outcome.error or outcome.reason) and outcome.kind is not Kind.dead:
+            has_news = outcome.error is not None or outcome.reason is not None
+            if has_news and outcome.kind is not Kind.dead:
                 _log(consumer, outcome)
 
     def message_dead(self, consumer: str, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from oncebox.model.ordering import Ordering, in_key_order
 from oncebox.model.outcome import Kind, Outcome, Reason
 from oncebox.model.retry import reason_of
 from oncebox.processing.routing import ROUTING_ERRORS, Item
-from oncebox.storage.records import Arrival, Claims, ClaimState, Entry
+from oncebox.storage.records import TOO_STRICT, Arrival, Claims, ClaimState, Entry
 
 _QUARANTINED = {
     ClaimState.payload_mismatch: Reason.payload_mismatch,
@@ -79,11 +79,7 @@ class Plan:
     def decide(self, claims: Claims) -> list[Item]:
         """Decide the items that need no handler. Returns the others, in key order."""
         if ClaimState.refused in claims.answers:
-            raise ConfigurationError(
-                "messages with keys can be kept in order only at READ COMMITTED, and this "
-                "connection begins its transactions at a stricter level: give the inbox a pool or "
-                "an engine of its own"
-            )
+            raise ConfigurationError(TOO_STRICT)
         self.token = claims.token
         runnable = [item for item in self.items if self._may_run(item, claims)]
         return in_key_order(runnable, attrgetter("key"))
@@ -213,7 +209,7 @@ class Plan:
         """Whether a message of this batch failed."""
         if self._blocked_from:
             return True
-        return any(e.ran for e in self._entries.values() if e.outcome.error)
+        return any(e.ran for e in self._entries.values() if e.outcome.error is not None)
 
     @property
     def claimed(self) -> dict[Item, int]:

@@ -108,9 +108,9 @@ def _route(item: Item, message: Message, registry: Registry, *, decode: bool) ->
 def select_batch(rows: Sequence[PendingMessage]) -> list[PendingMessage]:
     """The messages of the taken lanes that may run in one transaction, in order.
 
-    A message that failed before, or may crash its process, runs by itself, after all earlier
-    messages of its lane. So a lane contributes its messages up to the first such message. A message
-    that two replays contain is in a batch once.
+    A message that failed before, or may crash its process, runs alone, after all earlier messages
+    of its lane. So a lane contributes its messages up to the first such message. A message that two
+    replays contain is in a batch once.
     """
     if rows and rows[0].runs_separately:
         return [rows[0]]

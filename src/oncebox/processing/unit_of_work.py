@@ -1,6 +1,7 @@
 """The unit of work: claim, run handlers, record and commit a batch in one transaction.
 
-If one of its functions raises, nothing of the batch is committed, unless the exception says so.
+If one of its functions raises, nothing of the batch is committed. After TransactionEnded, a handler
+may have committed part of it.
 """
 
 from __future__ import annotations
@@ -80,9 +81,30 @@ def perform(unit: Unit, plan: Plan, advance: Advance | None, work: Work) -> Step
     claims = yield from _claim(unit, plan, work)
     runnable = plan.decide(claims)
     unit.store.guard(work, claims.token)
-    if runnable:
-        # If a batch of one fails at its commit, it is clear which message failed.
-        yield from run_handlers(unit, work, plan, runnable, wait=len(plan.items) > 1)
+    if len(plan.items) == 1 and runnable:
+        return (yield from _perform_one(unit, plan, runnable, work))
+    yield from run_handlers(unit, work, plan, runnable)
+    return (yield from record_and_commit(unit, work, plan, runnable))
+
+
+def _perform_one(unit: Unit, plan: Plan, runnable: list[Item], work: Work) -> Steps[list[Outcome]]:
+    """Run, record and commit a batch of one message without waiting for the handler's statements.
+
+    If the commit shows that one of them failed, the message failed: there is no other one.
+    """
+    began = time.monotonic()
+    yield from run_handlers(unit, work, plan, runnable, wait=False)
+    try:
+        return (yield from record_and_commit(unit, work, plan, runnable))
+    except CannotCommit as failed:
+        error = failed.__cause__
+        assert error is not None
+        if not (yield from work.rollback_deferred(error)):
+            raise
+    if error_codes.is_aborted(error):
+        error = SwallowedError()
+    plan.is_committing = False
+    plan.fail(runnable[0], error, time.monotonic() - began)
     return (yield from record_and_commit(unit, work, plan, runnable))
 
 
@@ -127,7 +149,7 @@ def run_handlers(
     """Run the handlers of a batch, all on one savepoint if none fails.
 
     After a failure, roll back to the savepoint. If it is not certain which message failed, run each
-    half by itself. The later messages of a failed message's key are blocked, the others run again.
+    half alone. The later messages of a failed message's key are blocked, the others run again.
     Without `wait`, an error of a pipelined statement may be raised as late as the commit.
     """
     started = time.monotonic()

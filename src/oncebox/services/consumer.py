@@ -45,9 +45,9 @@ one, because the process may have ended for another reason."""
 class Consumer(Loop):
     """Reads a source until it ends or stop() is called.
 
-    `mode` is inline (handlers run at once) or stored (a worker runs them). A partition of a
-    source, such as a file, has one reader at a time. Other consumers stand by, and take over when
-    the reader crashes.
+    `mode` is inline (handlers run at once) or stored (a worker runs them). Each partition, such as
+    one file, has one reader at a time. Other consumers stand by, and take over when the reader
+    crashes.
     """
 
     def __init__(

@@ -33,13 +33,20 @@ class ClaimState:
     awaiting_sequence = "e"
     """New, and stored until the sequence numbers before its own have arrived."""
     stored = "q"
-    """New, and stored because messages of its key that awaited their sequence run first."""
+    """New, and stored: earlier numbers of its key were waiting and run before it."""
     late_sequence = "s"
     """New, but its sequence number was admitted or skipped before."""
     sequence_taken = "t"
     """New, but another message awaits its turn with the same sequence number."""
     refused = "i"
     """Nothing was claimed: the transaction's snapshot may be older than a committed claim."""
+
+
+TOO_STRICT = (
+    "oncebox keeps messages in order only at READ COMMITTED, but this connection begins its "
+    "transactions at a stricter isolation level: give the inbox its own pool or engine"
+)
+"""The text of an error: no lock order can be seen in an older snapshot."""
 
 
 class PendingMessage(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +93,8 @@ class Floors(msgspec.Struct, frozen=True):
     """When the server started. Floors of another server are not valid."""
     drawn: int | None = None
     noted_at: datetime | None = None
-    """The next floors, once no transaction below `xid` is in progress."""
+    """The seq and the time of the last raise_floors(). They become the floors once every
+    transaction older than `xid` has ended."""
     xid: str | None = None
 
 

@@ -104,5 +104,8 @@ def entering(manager: Any) -> Callable[[], Any]:
 def leaving(manager: Any, error: BaseException | None = None) -> Callable[[], Any]:
     """The call that leaves a sync or async context manager."""
     leave = getattr(manager, "__aexit__", None) or manager.__exit__
-    traceback = error.__traceback__ if error else None
-    return lambda: leave(type(error) if error else None, error, traceback)
+    if error is None:
+        return lambda: leave(None, None, None)
+    # An exception with a length of 0 is false, and a manager may test it like that.
+    raised = error if error else RuntimeError(f"{type(error).__name__} was raised")
+    return lambda: leave(type(raised), raised, error.__traceback__)

@@ -97,7 +97,7 @@ def test_a_message_that_waits_for_its_number_is_not_done(harness: StoreHarness) 
     advance(harness, 3)
     (detail,) = harness.call("message", "c", "k4", None)
     assert (detail.message.state, detail.message.attempts) == ("awaiting_sequence", 0)
-    assert detail.waits == "for number 3 of its key: its own is 4"
+    assert detail.waits == "for sequence number 3 of its key; its own is 4"
 
 
 def test_admitted_messages_are_stored_in_the_order_of_their_numbers(harness: StoreHarness) -> None:

@@ -77,5 +77,5 @@ def _bytes_of(payload: Any) -> bytes | None:
         return bytes(payload)
     raise ClaimError(
         f"payload must be bytes, got {type(payload).__qualname__}: pass the bytes that arrived, or "
-        "an encoding that is equal for equal payloads. Leave it out to compare nothing"
+        "a canonical encoding (equal payloads, equal bytes). Leave it out to compare nothing"
     )

@@ -49,7 +49,10 @@ class Headers(Identity):
 
 
 class CloudEvents(Identity):
-    """Identity from the attributes of CloudEvents, binary or structured; compares their data."""
+    """Identity from the attributes of CloudEvents, binary or structured.
+
+    The same id with other data is quarantined.
+    """
 
     select = staticmethod(attribute)
 

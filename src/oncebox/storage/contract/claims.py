@@ -32,6 +32,8 @@ class ClaimStore(Protocol):
         """Insert the messages that are new, and return the state of each.
 
         With `ordered`, the transaction first locks all keys, and holds these locks until it ends.
+        With `any_snapshot`, it also claims at REPEATABLE READ or SERIALIZABLE, where a claim may
+        fail with a serialization error; otherwise it refuses.
         """
         ...
 
@@ -104,7 +106,7 @@ class ClaimStore(Protocol):
         messages: Sequence[tuple[Message, int]],
         token: Any,
     ) -> Steps[set[int]]:
-        """The seqs of those claims of a lost transaction that were committed.
+        """After a transaction was lost: the seqs of its claims that are in the table.
 
         Locks the keys of the messages first, so that their outcomes are recorded in order. Raises
         Conflict while the transaction is still in progress.
@@ -140,5 +142,8 @@ class ClaimStore(Protocol):
         ...
 
     def guard(self, work: Guarded, token: Any) -> None:
-        """Let the work commit only if it is still in the transaction of the claim or of take()."""
+        """Let the work commit only if it is still in the transaction of the claim or of take().
+
+        A handler may have ended that transaction.
+        """
         ...

@@ -35,9 +35,9 @@ class PositionStore(Protocol):
     ) -> Steps[Position | None]:
         """Become the owner of a partition. Returns None if another worker was faster.
 
-        `position` is the start of a partition that was never read. Its owner is the one that may be
-        replaced; with `any_owner`, any owner is replaced. If the old owner did not sign off, the
-        messages it had in flight are suspects.
+        `position` says where to start if the partition was never read. The takeover succeeds only
+        if the partition still has the owner in `position`; with `any_owner`, whatever owner it has.
+        If the old owner did not sign off, the messages it had in flight are suspects.
         """
         ...
 

@@ -50,9 +50,10 @@ class QueueStore(Protocol):
         wake: bool = True,
         floors: Floors = NO_FLOORS,
     ) -> Steps[TakenBatch]:
-        """Make due retries ready, lock lanes that have ready messages, and read these in order.
+        """Lock lanes that have ready messages, and read these in order.
 
-        If other transactions could wait for the rows of these retries, nothing is taken yet.
+        With `wake`, first make due retries ready. If other transactions would wait for the rows of
+        these retries, nothing is taken: `again` is True, so that the caller commits first.
         `floors` change how long this takes, never what is found.
         """
         ...

@@ -18,7 +18,7 @@ class ReadingStore(Protocol):
         ...
 
     def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:
-        """How many messages had which outcome since a time, to the minute."""
+        """The number of messages per outcome since a time, to the minute."""
         ...
 
     def messages(

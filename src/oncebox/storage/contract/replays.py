@@ -19,7 +19,7 @@ class ReplayStore(Protocol):
     def count_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[tuple[int, int, int]]:
-        """How many messages match: can be replayed, have no payload, are in another state."""
+        """Three counts of matching messages: replayable, without payload, in another state."""
         ...
 
     def begin_replay(

@@ -46,7 +46,7 @@ class RetentionStore(Protocol):
     def old_windows(
         self, connection: Connection, consumer: str, watermark: datetime
     ) -> Steps[list[Any]]:
-        """Where the messages older than a watermark are, in portions for purge()."""
+        """Windows that contain the messages older than a watermark. Pass each to purge()."""
         ...
 
     def purge(

@@ -15,7 +15,10 @@ class SchemaStore(Protocol):
     migrations: list[Migration]
 
     def version(self, connection: Connection) -> Steps[tuple[int, int] | None]:
-        """The version of the schema and the oldest code it serves; None if there are no tables."""
+        """The version of the schema, and the oldest version of the code that can use it.
+
+        None if there are no tables.
+        """
         ...
 
     def migrate(self, connection: Connection, *, claims_only: bool = False) -> Steps[list[str]]:

@@ -57,7 +57,7 @@ class SequenceStore(Protocol):
         ...
 
     def cut_sequences(self, connection: Connection, consumer: str) -> Steps[list[SequenceKey]]:
-        """Sequences whose next number has arrived, but too many messages waited to store all."""
+        """Sequences of which more waiting messages may run: too many for one transaction."""
         ...
 
     def try_lock_key(self, connection: Connection, consumer: str, key: str) -> Steps[bool]:
@@ -65,5 +65,5 @@ class SequenceStore(Protocol):
         ...
 
     def is_gap(self, connection: Connection, consumer: str, gap: Gap, *, age: float) -> Steps[bool]:
-        """True if this number is still missing, for at least `age` seconds."""
+        """True if this number has been missing for at least `age` seconds."""
         ...

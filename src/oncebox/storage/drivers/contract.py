@@ -44,6 +44,13 @@ class Work(Connection, Protocol):
         """
         ...
 
+    def rollback_deferred(self, error: BaseException) -> Steps[bool]:
+        """After the commit has failed: undo the work since a savepoint released without `wait`.
+
+        The claim and its locks stay. Returns False if that is impossible.
+        """
+        ...
+
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         """Undo the work since the savepoint; the claim and its locks stay.
 

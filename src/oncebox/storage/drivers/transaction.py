@@ -38,10 +38,10 @@ class _Transaction:
 
     @property
     def message(self) -> Message:
-        """The message that the handler gets. Raises in a batch handler."""
+        """The message whose payload the handler got. Raises OnceboxError in a batch handler."""
         if self._message is None:
             raise OnceboxError(
-                "tx.message does not exist in a batch handler: add a list[Message] parameter"
+                "tx.message does not exist in a batch handler: take the payload as list[Message]"
             )
         return self._message
 
@@ -93,7 +93,7 @@ class Result:
 class Transaction(_Transaction):
     """The transaction of the claim: it commits a handler's writes once, or not at all.
 
-    A handler writes only here. It may run several times before its transaction commits.
+    Write only through this transaction. A handler may run several times before it commits.
     """
 
     __slots__ = ()

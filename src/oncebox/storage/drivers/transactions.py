@@ -40,10 +40,6 @@ INTERNAL_TIMEOUT = 300.0
 class RetryTransaction(Exception):
     """A transaction failed because of the database; another try may succeed. See `__cause__`."""
 
-    def __init__(self, lost: bool) -> None:
-        self.lost = lost
-        """True if the connection is lost: then it is unknown whether COMMIT succeeded."""
-
 
 class Retries:
     """The tries of one transaction: the delay before the next one, and when there is none."""
@@ -55,22 +51,25 @@ class Retries:
         self._random = random
         self._limit = limit
         """Seconds. A try that took longer is not repeated: the next one would take as long."""
-        self._delays = iter(RETRY_DELAYS)
-        self.started = time.monotonic()
-        """When the latest try started."""
+        self._delays = list(RETRY_DELAYS)
+        self._started = time.monotonic()
 
     @property
     def is_too_slow(self) -> bool:
         """Whether the latest try took longer than the limit."""
-        return time.monotonic() - self.started >= self._limit
+        return time.monotonic() - self._started >= self._limit
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether there is no further try."""
+        return not self._delays or self.is_too_slow
 
     def wait(self) -> Steps[bool]:
         """Sleep before the next try. Returns False, at once, if there is none."""
-        delay = None if self.is_too_slow else next(self._delays, None)
-        if delay is None:
+        if self.are_used_up:
             return False
-        yield partial(self._database.sleep, delay * (0.5 + self._random()))
-        self.started = time.monotonic()
+        yield partial(self._database.sleep, self._delays.pop(0) * (0.5 + self._random()))
+        self._started = time.monotonic()
         return True
 
 
@@ -115,7 +114,7 @@ def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Ste
         except BaseException as error:
             lost = yield from _clean_up(database, work, error)
             if lost or _is_temporary(error):
-                raise RetryTransaction(lost) from error
+                raise RetryTransaction from error
             raise
 
 

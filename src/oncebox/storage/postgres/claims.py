@@ -9,16 +9,11 @@ from oncebox.errors import ConfigurationError, Conflict
 from oncebox.model.message import Message, headers_json
 from oncebox.model.ordering import lane, lock_number
 from oncebox.storage.contract import Connection, Guarded
-from oncebox.storage.records import Arrival, Claims, Entry
+from oncebox.storage.records import TOO_STRICT, Arrival, Claims, Entry
 from oncebox.storage.sql import rows
 from oncebox.storage.sql.migrations import SqlSchema
 from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
-
-TOO_STRICT = (
-    "oncebox keeps messages in order only at READ COMMITTED, but this connection begins its "
-    "transactions at a stricter isolation level: give the inbox its own pool or engine"
-)
 
 
 class PostgresClaims(SqlSchema):

@@ -8,8 +8,15 @@ from typing import Any
 from oncebox.errors import ConfigurationError, Conflict
 from oncebox.model.ordering import LANES
 from oncebox.storage.contract import Connection
-from oncebox.storage.postgres.claims import TOO_STRICT, PostgresClaims, milliseconds
-from oncebox.storage.records import NO_FLOORS, Floors, PendingMessage, TakenBatch, WorkerInfo
+from oncebox.storage.postgres.claims import PostgresClaims, milliseconds
+from oncebox.storage.records import (
+    NO_FLOORS,
+    TOO_STRICT,
+    Floors,
+    PendingMessage,
+    TakenBatch,
+    WorkerInfo,
+)
 from oncebox.storage.sql import rows
 from oncebox.storage.steps import Steps
 

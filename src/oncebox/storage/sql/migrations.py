@@ -93,8 +93,8 @@ def check(history: list[Migration], found: tuple[int, int] | None) -> None:
         )
     if serves > newest:
         raise CodeTooOld(
-            f"the tables of oncebox have version {version} and serve code that knows version "
-            f"{serves}; this code knows {newest}: upgrade oncebox"
+            f"the tables have version {version} and need an oncebox that knows version {serves} or "
+            f"later; this one knows {newest}: upgrade oncebox"
         )
 
 

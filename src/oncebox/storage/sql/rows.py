@@ -150,7 +150,7 @@ def _pending(entry: Entry) -> Row:
         **_common(message, outcome.delivery),
         **(_again(entry.stored) if entry.stored else _fresh(message, entry.seq)),
         **({"attempts": outcome.attempts, "crashes": 0} if entry.ran else {}),
-        **({"last_error": describe(outcome.error).line} if outcome.error else {}),
+        **({} if outcome.error is None else {"last_error": describe(outcome.error).line}),
         **({"isolated": True} if entry.isolated else {}),
         "delay": delay,
     }
@@ -184,7 +184,7 @@ def _again(stored: PendingMessage) -> Row:
 
 def _dead(entry: Entry) -> Row:
     outcome = entry.outcome
-    error = outcome.error and describe(outcome.error)
+    error = None if outcome.error is None else describe(outcome.error)
     return {
         **_common(outcome.message, outcome.delivery),
         "state": outcome.kind.value,
@@ -203,6 +203,7 @@ def _dead(entry: Entry) -> Row:
 
 def _attempt(entry: Entry) -> Row:
     outcome = entry.outcome
+    error = outcome.error  # not tested for truth: an exception with a length may be false
     message = _message(outcome)
     return {
         "origin": message.origin,
@@ -210,8 +211,8 @@ def _attempt(entry: Entry) -> Row:
         "replay": entry.stored.replay if entry.stored else 0,
         "number": outcome.attempts,
         "outcome": outcome.kind.value,
-        "error": outcome.error and trace(outcome.error),
-        "fingerprint": outcome.error and describe(outcome.error).fingerprint,
+        "error": None if error is None else trace(error),
+        "fingerprint": None if error is None else describe(error).fingerprint,
         "duration": entry.duration,
     }
 

@@ -93,6 +93,11 @@ class DjangoWork(Watched):
         yield partial(savepoint.__exit__, None, None, None)
         self._savepoints.pop()
 
+    def rollback_deferred(self, error: BaseException) -> Steps[bool]:
+        """Nothing is deferred: without a pipeline, errors are raised at once."""
+        yield from ()
+        return False
+
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         if len(self._savepoints) == 1:
             self._checks.close()

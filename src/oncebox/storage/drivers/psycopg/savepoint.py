@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import psycopg
 
 
@@ -29,6 +31,18 @@ class _PlainCommands:
 class Savepoint(_PlainCommands, psycopg.Transaction):  # type: ignore[misc]
     """A savepoint on a sync connection."""
 
+    def adopt(self) -> Self:
+        """Represent a savepoint that exists on the server and that psycopg believes released."""
+        self.status = self.Status.ACTIVE
+        self._push_savepoint()
+        return self
+
 
 class AsyncSavepoint(_PlainCommands, psycopg.AsyncTransaction):  # type: ignore[misc]
     """A savepoint on an async connection."""
+
+    def adopt(self) -> Self:
+        """As Savepoint.adopt()."""
+        self.status = self.Status.ACTIVE
+        self._push_savepoint()
+        return self

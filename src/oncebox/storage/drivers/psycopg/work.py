@@ -49,6 +49,8 @@ class PsycopgWork(AttachedWork):
         self._held: dict[str, weakref.ref[object]] = {}
         self._cursors: dict[str, Any] = {}
         self._latest = ""
+        self._deferred: str | None = None
+        """The savepoint that was released without waiting for the server."""
 
     def _prepare(self) -> None:
         connection = self.connection
@@ -104,8 +106,24 @@ class PsycopgWork(AttachedWork):
             if error is not None:
                 raise error
             self._check_status()
+        else:
+            self._deferred = savepoint_name(len(self._savepoints) - 1)
         yield leaving(self._savepoints[-1])
         self._savepoints.pop()
+
+    def rollback_deferred(self, error: BaseException) -> Steps[bool]:
+        # After an error the server skips all statements up to the sync. So if a statement of the
+        # handler failed, RELEASE and COMMIT did not run, and the savepoint still exists.
+        name, self._deferred = self._deferred, None
+        if name is None or self.connection.closed:
+            return False
+        yield from self._finish_pipeline()
+        if self.connection.info.transaction_status != TransactionStatus.INERROR:
+            return False
+        yield leaving(self._savepoint(self.connection, name).adopt(), error)
+        if (yield from self._finish_pipeline()) is not None:
+            return False
+        return bool(self.connection.info.transaction_status == TransactionStatus.INTRANS)
 
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         # Queue nothing before the rollback is done: until then psycopg assumes that the failed
@@ -132,7 +150,10 @@ class PsycopgWork(AttachedWork):
         if self.guard is not None:
             yield from self.execute(*self.guard)
         block, self._block = self._block, None
-        yield leaving(block)
+        if block is not None:
+            yield leaving(block)
+        else:  # a COMMIT was skipped before, see rollback_deferred()
+            yield partial(self._queue, self._binary, "COMMIT", None)
         if self._pipeline is not None:
             yield self._pipeline.sync
             yield from self._leave_pipeline()
@@ -210,7 +231,9 @@ class PsycopgWork(AttachedWork):
                 if first is None or isinstance(first, psycopg.errors.PipelineAborted):
                     first = error
         if self._pipeline is not None:
-            raise TransactionLost(f"the pipeline failed {MAX_SYNCS} times in a row") from first
+            raise TransactionLost(
+                f"the pipeline failed {MAX_SYNCS} times in a row: try Inbox(..., pipeline=False)"
+            ) from first
         return first
 
     # -- our own statements ---------------------------------------------------------------------

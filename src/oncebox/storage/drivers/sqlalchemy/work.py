@@ -137,6 +137,11 @@ class SqlAlchemyWork(AttachedWork):
         self._nested.pop()
         self._ours = len(self._nested) == 0
 
+    def rollback_deferred(self, error: BaseException) -> Steps[bool]:
+        """Nothing is deferred: without a pipeline, errors are raised at once."""
+        yield from ()
+        return False
+
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         self._ours = True
         flushing = self._flush_once and self._session is not None

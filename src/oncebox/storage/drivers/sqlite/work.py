@@ -68,6 +68,11 @@ class SqliteWork:
         yield from self._control(f"RELEASE SAVEPOINT {savepoint_name(depth)}")
         self._leave(depth)
 
+    def rollback_deferred(self, error: BaseException) -> Steps[bool]:
+        """Nothing is deferred: without a pipeline, errors are raised at once."""
+        yield from ()
+        return False
+
     def rollback_to_savepoint(self, error: BaseException) -> Steps[bool]:
         self._check()
         depth = self._savepoints - 1
