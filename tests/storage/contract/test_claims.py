@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,48 @@ def test_payloads_are_kept_as_they_are_or_not_at_all(harness: StoreHarness) -> N
         ("kept", body),
         ("forgotten", None),
     ]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_message_by_itself_is_answered_and_stored_as_in_a_batch(
+    harness: StoreHarness, ordered: bool
+) -> None:
+    retry = {"retry_in": timedelta(minutes=1), **FAILED_ONCE}
+    now = datetime.now(UTC)
+    harness.record(
+        entry(Kind.failed, "1", -5, key="retrying", **retry),
+        entry(Kind.stored, "2", -4, key="ready", ready=True),
+        entry(Kind.stored, "3", -3, key="both", ready=True),
+        entry(Kind.dead, "4", -2, key="both", blocks_key=True, reason=Reason.rejected),
+        entry(Kind.dead, "5", -1, key="skipped", blocks_key=False, reason=Reason.rejected),
+    )
+    harness.call("set_watermark", "c", now)
+    full: dict[str, Any] = {"origin": "o", "type": "t", "version": 7, "headers": {"h": "v"}}
+    full |= {"occurred_at": now, "produced_at": now}
+    arrivals = [
+        *[
+            arrival(f"of {key}", key=key)
+            for key in ("retrying", "ready", "both", "skipped", "free")
+        ],
+        arrival("without key"),
+        arrival("old", produced_at=now - timedelta(days=1)),
+        arrival("old and blocked", key="retrying", produced_at=now - timedelta(days=1)),
+        arrival("full", key="full", body=b"\x00\xff", **full),
+    ]
+    columns = (
+        "consumer, origin, message_id, type, version, key, payload, content_hash, headers, source,"
+        " coordinates, occurred_at, produced_at"
+    )
+    stored = f"SELECT {columns} FROM oncebox_inbox ORDER BY seq"
+    with harness.transaction() as work:
+        together = harness.claim(work, *arrivals, ordered=ordered).answers
+    assert together == ("wrwnnnlln" if ordered else "nnnnnnlln")
+    rows = harness.query(stored)
+    with harness.transaction() as work:
+        assert harness.claim(work, arrivals[0]).answers == "d"
+        assert harness.claim(work, arrival("full", origin="o", body=b"{}")).answers == "x"
+        run(work.execute("DELETE FROM oncebox_inbox", {}))
+        alone = [harness.claim(work, message, ordered=ordered) for message in arrivals]
+    assert "".join(claims.answers for claims in alone) == together
+    assert [len(claims.seqs) for claims in alone] == [1] * len(arrivals)
+    assert str(harness.query(stored)) == str(rows)
