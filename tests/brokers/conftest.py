@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from brokers.kafka_worker import TABLES, Job, make_inbox
+from brokers.raw_header import produce_raw_header
 from support.services import wait_until
 from support.services.kafka import Kafka
 
@@ -100,12 +100,8 @@ class Deployment:
         self.kafka.produce(self.topic, records(orders))
 
     def send_bad_header(self, key: str, number: int) -> None:
-        """Send an order with a header whose name is not UTF-8; only kcat can."""
-        if shutil.which("kcat") is None:
-            pytest.skip("kcat is not installed: no other client writes such a header")
-        command = ["kcat", "-P", "-b", self.kafka.bootstrap, "-t", self.topic, "-p", "0"]
-        headers: list[str | bytes] = ["-H", "ce_id=1", "-H", b"\xff\xfe=1"]
-        subprocess.run([*command, *headers], input=order(key, number)[1], check=True)
+        """Send an order with a header whose name is not UTF-8."""
+        produce_raw_header(self.kafka.bootstrap, self.topic, order(key, number)[1], b"\xff\xfe")
 
     def send_slowly(self, orders: Sequence[tuple[str, int]], seconds: float) -> None:
         """Send orders over some time, in which the broker may be away."""
