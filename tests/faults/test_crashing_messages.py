@@ -189,4 +189,4 @@ def test_the_drain_slows_down_and_logs_it_if_every_message_crashes(pool: WorkerP
 
 def complaints(member: PoolWorker) -> int:
     """How often a worker said that it slows down."""
-    return member.log().count("the drain slows down")
+    return member.log().count("before it runs the next isolated message")

@@ -140,7 +140,7 @@ def killed(
         for number in count(1, stride):
             if not rounds.play(number):
                 break
-        assert number > 20, "there are more steps than that"
+        assert number > 15, "a purge has more steps than that"
         yield rounds
 
 

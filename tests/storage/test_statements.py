@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncebox import Inbox
-from oncebox.errors import CodeTooOld, SchemaMissing
+from oncebox.errors import CodeTooOld, ConfigurationError, SchemaMissing
 from oncebox.storage.postgres import PostgresStore
 from oncebox.storage.sql.migrations import check, missing
 from oncebox.storage.sql.names import Names
@@ -150,6 +150,8 @@ def test_a_statement_is_executed_without_comments_and_semicolon() -> None:
 def test_a_dialect_has_its_store() -> None:
     assert isinstance(store_for("postgres", Names()), PostgresStore)
     assert isinstance(store_for("sqlite", Names()), SqliteStore)
+    with pytest.raises(ConfigurationError, match="no store for the database 'mysql'"):
+        store_for("mysql", Names())
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

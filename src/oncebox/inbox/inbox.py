@@ -6,10 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, Unpack
 from uuid import UUID
 
-from oncebox.errors import ConfigurationError, HandlerError
+from oncebox.errors import ConfigurationError
+from oncebox.inbox.registration import Registration
 from oncebox.model.dead_letter import DeadLetter
 from oncebox.model.identity.rules import CustomIdentity, Identity, checked_identity
 from oncebox.model.inspection import Rates, Status
@@ -45,21 +46,38 @@ from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
 from oncebox.storage.stores import store_for
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 OnDead = Callable[[DeadLetter], Any] | str
 """A function of a dead letter, "log", or an http(s) URL that it is posted to."""
 
 MEGABYTE = 1_000_000
 
 
-class Inbox:
+class Inbox(Registration):
     """A consumer's inbox: commits the work of each message exactly once.
 
-    `database` is a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
-    driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias). Call migrate() to
-    create the tables. Several threads may use an inbox; create it after a fork. It is a sync and an
-    async context manager.
+    Call migrate() to create the tables. Several threads may use an inbox; create it after a fork.
+    It is a sync and an async context manager.
+
+    - `name`: the consumer. Consumers with different names each get every message once.
+    - `database`: a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
+      driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias).
+    - `identity`: where the id, type and key of a delivery are; CloudEvents() by default.
+    - `retry`: how often, and after which delay, a failed message runs again.
+    - `ordering`: strict: later messages of a key wait until an operator retries or discards a
+      dead letter of the key; skip_dead: they run. on() can say otherwise for a type.
+    - `on_dead`: called for each dead letter: a function, "log", or an http(s) URL. May be a list.
+    - `unknown_type`: a type without a handler becomes a dead letter ("dead") or leaves no row
+      ("ignore").
+    - `retention`: how long finished messages are kept; None: forever. A message that is delivered
+      again after that is not recognised as a duplicate, but quarantined as too late.
+    - `gaps`: how long messages wait for a missing sequence number of their key.
+    - `transaction_timeout`: a batch that takes longer is rolled back.
+    - `keep_payload`: False: finished messages keep no payload and cannot be replayed.
+    - `payload_limit`: a message whose payload has more bytes becomes a dead letter.
+    - `pipeline`: False: psycopg sends one statement at a time, for servers and poolers that
+      cannot pipeline.
+    - `notify`: receive() wakes waiting workers at once, by PostgreSQL's NOTIFY.
+    - `prefix`, `schema`: where the tables are, and how their names begin.
     """
 
     @checked_options
@@ -147,45 +165,6 @@ class Inbox:
     def is_async(self) -> bool:
         """True if this inbox uses the async methods (`aprocess`, `adrain`, ...)."""
         return bool(self._engine.connection.target.is_async or self._registry.is_async)
-
-    # -- registration -----------------------------------------------------------------------------
-
-    def on(
-        self,
-        type: str,
-        *,
-        version: int = 1,
-        batch: bool = False,
-        retry: Retry | None = None,
-        ordering: Ordering | None = None,
-    ) -> Callable[[F], F]:
-        """Register a handler for messages of a type and version; "*" takes all other types.
-
-        The handler takes `(payload)` or `(payload, tx)`; its annotation says what the payload is
-        decoded into. With `batch`, it takes a list of payloads.
-        """
-        if callable(type):
-            name = getattr(type, "__name__", repr(type))
-            raise HandlerError(f'on() needs a message type: write @inbox.on("...") above {name}')
-
-        def register(function: F) -> F:
-            self._registry.add(function, type, version, batch=batch, retry=retry, ordering=ordering)
-            return function
-
-        return register
-
-    def upcast(self, type: str, *, from_version: int) -> Callable[[F], F]:
-        """Register a function that converts decoded JSON from one version of a type to the next."""
-
-        def register(function: F) -> F:
-            self._registry.add_upcaster(function, type, from_version)
-            return function
-
-        return register
-
-    def ignore(self, *types: str) -> None:
-        """Ignore messages of these types: they are acked and counted, and leave no row."""
-        self._registry.ignore(*types)
 
     # -- the tables -------------------------------------------------------------------------------
 

@@ -1,0 +1,5 @@
+"""Inbox: the application object of oncebox."""
+
+from oncebox.inbox.inbox import Inbox
+
+__all__ = ["Inbox"]
