@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from oncebox.model.outcome import Kind, Reason
 from oncebox.processing.routing import select_batch
 from oncebox.storage.records import PendingMessage, TakenBatch, WorkerInfo
 from oncebox.storage.steps import run
 from oncebox.storage.worker_identity import incarnation, worker_name
-from support.stores import WORKER, StoreHarness, arrival, entry, locks_rows, state, store_messages
+from support.stores import (
+    WORKER,
+    StoreHarness,
+    arrival,
+    entry,
+    locks_rows,
+    purge_all,
+    state,
+    store_messages,
+    stored_ids,
+)
 
 
 def abandon(harness: StoreHarness) -> TakenBatch:
@@ -163,6 +175,18 @@ def test_a_message_that_is_gone_without_a_trace_has_vanished(harness: StoreHarne
     assert harness.call("find_vanished", "c", listed, within=600) == [rows["lost"]]
     (old, new) = harness.call("find_vanished", "c", listed, within=-600)
     assert {old.message.id, new.message.id} == {"lost", "done"}, "a run of that age does not count"
+
+
+def test_a_message_that_another_worker_finished_and_a_purge_deleted_has_not_vanished(
+    harness: StoreHarness,
+) -> None:
+    harness.receive(arrival("done"), arrival("lost"))
+    rows = harness.take().rows
+    harness.call("remove", rows)
+    harness.record(entry(Kind.done, "done", rows[0].seq, stored=rows[0], ran=True, attempts=1))
+    purge_all(harness, datetime.now(UTC) + timedelta(days=1))
+    assert stored_ids(harness) == []
+    assert harness.call("find_vanished", "c", rows, within=600) == []
 
 
 def test_recent_crashes_are_counted(harness: StoreHarness) -> None:

@@ -139,7 +139,8 @@ class QueueStore(Protocol):
         """Find those of these messages that no longer exist and were not finished by another
         worker.
 
-        A message was finished if one of its runs ended within the last `within` seconds.
+        A message was finished if one of its runs ended within the last `within` seconds, or if it
+        is purged: a purge deletes only finished messages, with their runs.
         """
         ...
 

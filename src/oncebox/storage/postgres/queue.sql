@@ -57,11 +57,13 @@ SELECT set_config('lock_timeout', '2s', true);
 
 -- name: find_vanished
 -- Which of these messages are neither pending nor dead, and were not finished by another worker: every
--- run of a stored message leaves a row.
+-- run of a stored message leaves a row, until a purge deletes the message with its rows.
 SELECT m.seq
 FROM unnest(:seqs::bigint[], :origins::text[], :ids::text[], :replays::bigint[])
   AS m (seq, origin, id, replay)
-WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
+WHERE EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = :consumer AND i.origin = m.origin
+              AND i.message_id = m.id)
+  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead_letter} d WHERE d.consumer = :consumer AND d.origin = m.origin
                   AND d.message_id = m.id AND d.seq = m.seq)
   AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin

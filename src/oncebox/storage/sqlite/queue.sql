@@ -85,9 +85,11 @@ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND available_at IS NULL;
 
 -- name: find_vanished
 -- Whether a message is neither pending nor dead, and was not finished by another worker: every run of a
--- stored message leaves a row.
+-- stored message leaves a row, until a purge deletes the message with its rows.
 SELECT 1
-WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
+WHERE EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = :consumer AND i.origin = :origin
+              AND i.message_id = :id)
+  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = :seq)
   AND NOT EXISTS (SELECT 1 FROM {dead_letter} d WHERE d.consumer = :consumer AND d.seq = :seq)
   AND NOT EXISTS (SELECT 1 FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = :origin
                   AND a.message_id = :id AND a.replay = :replay AND a.ended_at > :since)
