@@ -6,7 +6,7 @@ from datetime import timedelta
 
 
 class OnceboxError(Exception):
-    """oncebox failed"""
+    """an error of oncebox: the base class of all its exceptions"""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -32,7 +32,8 @@ class MissingExtra(ConfigurationError):
 
 
 class ForkedInbox(OnceboxError):
-    """this Inbox opened its database before the process forked: open it after the fork"""
+    """this Inbox opened its database before the process forked: create the Inbox in the child
+    process"""
 
 
 # -- errors that the operator fixes ---------------------------------------------------------------
@@ -51,8 +52,8 @@ class CodeTooOld(SchemaError):
 
 
 class DatabaseUnavailable(OnceboxError):
-    """the database cannot be reached, or every try of the transaction failed: nothing was
-    committed, so do not ack"""
+    """the database cannot be reached, or every try of the transaction failed: it is not
+    known to be committed, so do not ack"""
 
 
 class NotOwner(OnceboxError):
@@ -60,7 +61,7 @@ class NotOwner(OnceboxError):
 
 
 class Conflict(OnceboxError):
-    """another transaction was faster: run the transaction again"""
+    """another transaction changed the same rows: run the transaction again"""
 
     sqlstate = "40001"
 
@@ -70,7 +71,7 @@ class ArchiveError(OnceboxError):
 
 
 class NotFound(OnceboxError):
-    """nothing has this name or number"""
+    """there is no message, dead letter or replay with this id"""
 
 
 # -- errors of claim() ----------------------------------------------------------------------------
@@ -91,11 +92,12 @@ class SnapshotRisk(ClaimError):
 
 
 class PayloadMismatch(ClaimError):
-    """this id was claimed before with another payload"""
+    """this id was claimed before with another payload: the producer used an id twice"""
 
 
 class TooLate(ClaimError):
-    """this message is older than the purged messages, so it may be a duplicate of one of them"""
+    """this message is older than the purged messages, so it may be a duplicate of one of them:
+    check by hand whether it was processed"""
 
 
 # -- errors of a single message -------------------------------------------------------------------
@@ -110,11 +112,11 @@ class Undecodable(OnceboxError):
 
 
 class UnknownType(OnceboxError):
-    """no handler is registered for this type"""
+    """no handler is registered for this type: register one with on(), or call ignore()"""
 
 
 class UnknownVersion(OnceboxError):
-    """no handler is registered for this version"""
+    """no handler is registered for this version: register one with on(), or an upcaster"""
 
 
 class PayloadTooLarge(OnceboxError):
@@ -122,8 +124,8 @@ class PayloadTooLarge(OnceboxError):
 
 
 class TransactionLost(OnceboxError):
-    """the transaction of the claim no longer exists, and nothing of it is committed: if a handler
-    ended it, let the handler raise an exception instead, and oncebox rolls back"""
+    """the transaction ended before its commit, and nothing of it is committed: a handler must not
+    end it; to roll back, raise an exception"""
 
     culprit: object | None = None
     """The item of the batch whose handler ended it, if that is certain."""
@@ -145,7 +147,8 @@ class ProcessCrashed(OnceboxError):
 
 
 class TooSlow(OnceboxError):
-    """the handler took longer than transaction_timeout, so the database ended its transaction"""
+    """the handler took longer than transaction_timeout, so the database ended its transaction:
+    raise transaction_timeout, or do less in one transaction"""
 
 
 class SwallowedError(OnceboxError):

@@ -14,7 +14,7 @@ from oncebox.cli.settings import APP, Settings, name_of, read_settings
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 from oncebox.model.suggestions import suggestion
 from oncebox.services.process_one import leave_process_one
-from oncebox.storage.drivers.transactions import NOTHING_COMMITTED
+from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 """Exit codes besides 0."""
@@ -44,7 +44,7 @@ class Commands(click.Group):
             ctx.exit(exit_code(error))
 
     def _print(self, ctx: click.Context, error: OnceboxError) -> None:
-        text = str(error).removesuffix(NOTHING_COMMITTED).rstrip(":; ")  # commands do not ack
+        text = str(error).removesuffix(NOT_KNOWN_COMMITTED).rstrip(":; ")  # commands do not ack
         click.secho(f"error: {text}", fg="red", err=True)
         if isinstance(error, SchemaMissing):
             app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")

@@ -69,7 +69,7 @@ class Inbox(Registration):
     - `unknown_type`: a type without a handler becomes a dead letter ("dead") or leaves no row
       ("ignore").
     - `retention`: how long finished messages are kept; None: forever. A message that is delivered
-      again after that is not recognised as a duplicate, but quarantined as too late.
+      again after that is quarantined as too late if its time is known, and else runs again.
     - `gaps`: how long messages wait for a missing sequence number of their key.
     - `transaction_timeout`: a batch that takes longer is rolled back.
     - `keep_payload`: False: finished messages keep no payload and cannot be replayed.

@@ -11,7 +11,7 @@ from oncebox.storage.records import AuditEntry
 def audit_entry(action: str, by: str | None, why: str) -> AuditEntry:
     """The audit entry of an operator's action. Raises ConfigurationError if `why` is missing."""
     if not isinstance(why, str) or not why.strip():
-        raise ConfigurationError(f'{action}() needs why="...": it is recorded in the audit log')
+        raise ConfigurationError('why="..." is missing: the audit log records the reason')
     return AuditEntry(action, by or _user(), why)
 
 

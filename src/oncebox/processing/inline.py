@@ -101,8 +101,8 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         """
         if failed is not None:  # no handler ran, so the fault is not in a message
             raise TransactionLost(
-                "the statements of one transaction did not run in one transaction: turn off "
-                "autocommit, or statement mode of the pooler. Do not ack"
+                "the connection did not keep one transaction open: it is in autocommit mode, or a "
+                "pooler is in statement mode (pgbouncer: set pool_mode = transaction). Do not ack"
             ) from error
         if len(items) == 1:
             return (yield from self.process(items, failed=error))

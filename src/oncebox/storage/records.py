@@ -44,9 +44,10 @@ class ClaimState:
 
 TOO_STRICT = (
     "oncebox keeps messages in order only at READ COMMITTED, but this connection begins its "
-    "transactions at a stricter isolation level: give the inbox its own pool or engine"
+    "transactions at a stricter isolation level: give the inbox its own pool or engine, at READ "
+    "COMMITTED"
 )
-"""The text of an error: no lock order can be seen in an older snapshot."""
+"""The text of an error: an older snapshot does not show what the last holder of a lock did."""
 
 
 class PendingMessage(msgspec.Struct, frozen=True, gc=False):

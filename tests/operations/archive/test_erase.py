@@ -142,7 +142,7 @@ def test_an_erasure_needs_a_filter(world: World, harness: ArchiveHarness) -> Non
         ({}, "select the messages to erase"),
         ({"ids": "x"}, "ids must be a list"),
         ({"kye": "k"}, "unknown filter 'kye'"),
-        ({"key": "k", "why": ""}, "needs why="),
+        ({"key": "k", "why": ""}, "is missing: the audit log"),
     ):
         with pytest.raises(ConfigurationError, match=complaint):
             harness.erase(**which)

@@ -170,7 +170,7 @@ def test_files_are_chosen_by_time(world: World, harness: ArchiveHarness, place: 
         harness.restore(since=recent + timedelta(days=1))
     with pytest.raises(ConfigurationError, match="time zone"):
         harness.restore(since=datetime(2026, 1, 1))
-    with pytest.raises(ConfigurationError, match="needs why="):
+    with pytest.raises(ConfigurationError, match="is missing: the audit log"):
         harness.restore(why=" ")
 
 

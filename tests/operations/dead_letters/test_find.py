@@ -121,7 +121,7 @@ def test_an_action_needs_a_filter_and_a_reason(
         harness.dead(act, why="because")
     with pytest.raises(ConfigurationError, match="needs ids or filters"):
         harness.dead(act, why="because", key=None)
-    with pytest.raises(ConfigurationError, match="needs why="):
+    with pytest.raises(ConfigurationError, match="is missing: the audit log"):
         harness.dead(act, everything=True, why=" ")
     with pytest.raises(ConfigurationError, match="unknown filter 'topic', known: "):
         harness.dead(act, topic="orders", why="because")

@@ -51,7 +51,7 @@ def test_a_replay_has_a_name_a_reason_and_a_pace(world: World, harness: ReplayHa
             harness.start(name)  # type: ignore[arg-type]
     for why in ("", "  ", None):
         for act, args in (("start", ()), ("cancel", ()), ("set_pace", (1,))):
-            with pytest.raises(ConfigurationError, match=r"\(\) needs why="):
+            with pytest.raises(ConfigurationError, match="is missing: the audit log"):
                 more = EVERYTHING if act == "start" else {}
                 harness.replays(act, "again", *args, why=why, **more)
     for pace in (0, -1, True, "fast", float("nan"), float("inf"), 1e-300):

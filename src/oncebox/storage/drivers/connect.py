@@ -102,12 +102,12 @@ def _check_is_connection(connection: Any, library: str, is_async: bool) -> None:
     wanted = {"sqlalchemy": "in_transaction", "django": "in_atomic_block"}.get(library, "commit")
     if not library or not hasattr(connection, wanted):
         raise ConfigurationError(
-            f"claim() takes a connection of sqlite3, aiosqlite, psycopg, SQLAlchemy or Django, "
-            f"not {type(connection).__qualname__}"
+            "claim(), claim_many() and failed() take a connection of sqlite3, aiosqlite, psycopg, "
+            f"SQLAlchemy or Django, not {type(connection).__qualname__}"
         )
     awaits = library == "aiosqlite" or type(connection).__name__.startswith("Async")
     if awaits is not is_async:
-        call = "await inbox.aclaim()" if awaits else "inbox.claim()"
+        call = "await inbox.aclaim() or its siblings" if awaits else "inbox.claim() or its siblings"
         name = type(connection).__qualname__
         raise ConfigurationError(f"{name} is {'async' if awaits else 'sync'}: use {call}")
 

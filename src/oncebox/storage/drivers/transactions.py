@@ -27,7 +27,7 @@ from oncebox.storage.steps import Steps
 
 T = TypeVar("T")
 
-NOTHING_COMMITTED = "nothing was committed, so do not ack"
+NOT_KNOWN_COMMITTED = "it is not known to be committed, so do not ack"
 """Ends the text of DatabaseUnavailable."""
 
 RETRY_DELAYS = (0.05, 0.2, 0.8, 3.2)
@@ -125,7 +125,7 @@ def is_lock_timeout(error: DatabaseUnavailable) -> bool:
 
 def database_unavailable(error: BaseException | None) -> DatabaseUnavailable:
     """The exception to raise when the last try failed with this error."""
-    return DatabaseUnavailable(f"{_description(error)}; {NOTHING_COMMITTED}")
+    return DatabaseUnavailable(f"{_description(error)}; {NOT_KNOWN_COMMITTED}")
 
 
 def _with_retries(database: Database, whole: Callable[[Work], Steps[T]]) -> Steps[T]:
@@ -163,7 +163,7 @@ def _acquire(database: Database, work: Work) -> Steps[None]:
         ):
             raise
         raise DatabaseUnavailable(
-            f"cannot connect to the database ({_description(error)}): {NOTHING_COMMITTED}"
+            f"cannot connect to the database ({_description(error)}): {NOT_KNOWN_COMMITTED}"
         ) from error
 
 
