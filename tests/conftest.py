@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from support import worlds
+from support.databases import MigratedDatabases
 from support.services import Service, Unavailable, skip_or_fail
 from support.services import postgres as postgresql
 from support.services.kafka import Kafka
@@ -43,6 +44,19 @@ def postgres_url(postgres: postgresql.Postgres) -> Iterator[str]:
     yield url
     postgres.heal()
     postgres.clear_database(url)
+
+
+@pytest.fixture(scope="session")
+def migrated_databases(postgres: postgresql.Postgres) -> MigratedDatabases:
+    return MigratedDatabases(postgres)
+
+
+@pytest.fixture
+def migrated_postgres_url(migrated_databases: MigratedDatabases) -> Iterator[str]:
+    """The address of a PostgreSQL database of this test's own, with the tables of an inbox."""
+    url = migrated_databases.lend()
+    yield url
+    migrated_databases.take_back(url)
 
 
 @pytest.fixture(scope="session")

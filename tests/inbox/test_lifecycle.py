@@ -105,6 +105,7 @@ def test_an_inbox_that_was_only_configured_survives_a_fork(world: World) -> None
 
 
 @pytest.mark.only(("psycopg",))
+@pytest.mark.empty_database
 def test_the_users_pool_is_used_and_left_open(world: World) -> None:
     with psycopg_pool.ConnectionPool(world.url, min_size=1, max_size=2) as pool:
         inbox = Inbox("billing", pool)

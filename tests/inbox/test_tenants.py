@@ -10,7 +10,7 @@ import pytest
 from oncebox import BusinessKey, Delivery, Inbox, Json
 from support.worlds import BOTH, SOME, World
 
-pytestmark = pytest.mark.only(SOME)
+pytestmark = [pytest.mark.only(SOME), pytest.mark.empty_database]
 
 COMPOSED = Json("id", origin="tenant", type="type", key=("tenant", "order"))
 PER_ORIGIN = Json("id", origin="tenant", type="type", key="order", key_per_origin=True)

@@ -25,6 +25,8 @@ from oncebox.model.identity.rules import BusinessKey
 from support.internals import make_database, replace_database
 from support.worlds import ASYNC, World, order, write_effect
 
+pytestmark = pytest.mark.empty_database
+
 
 def test_a_batch_without_a_single_identity_is_quarantined(world: World) -> None:
     inbox = world.inbox()

@@ -19,6 +19,8 @@ from support.services import wait_until
 from support.tables import read_rows
 from support.worlds import MIGRATIONS, ON_POSTGRES, World, order, write_effect
 
+pytestmark = pytest.mark.empty_database
+
 MIGRATE = """
 import asyncio, sys
 from oncebox import Inbox

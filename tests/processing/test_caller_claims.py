@@ -133,6 +133,7 @@ def test_characters_that_no_database_stores_are_escaped_in_a_claim(caller: Calle
     assert found[0] == ("\\0", "\\ud800")
 
 
+@pytest.mark.empty_database
 def test_a_claim_without_tables_names_the_command_to_run(world: World) -> None:
     inbox = world.inbox(migrate=False)
     for caller in connected(Caller(world, inbox)):

@@ -15,6 +15,8 @@ from oncebox.errors import PayloadMismatch, SchemaMissing, SnapshotRisk, TooLate
 from support.callers import Caller, connected
 from support.worlds import ALL, BOTH, World, order, write_effect
 
+pytestmark = pytest.mark.empty_database
+
 NOT_DJANGO = [name for name in ALL if not name.startswith("django")]
 REMEDY = r"has only the claims tables: run `oncebox migrate`"
 

@@ -19,6 +19,8 @@ from support.services import wait_until
 from support.tables import read_rows
 from support.worlds import World, order, write_effect
 
+pytestmark = pytest.mark.empty_database
+
 A_DAY = 86_400
 # Four of them fill a page.
 OLD = """

@@ -153,6 +153,7 @@ def stop_writes_once(server: Server) -> Any:
 
 
 @pytest.mark.only(("psycopg", "sqlalchemy-asyncpg", "django-postgres"))
+@pytest.mark.empty_database
 def test_the_tables_cannot_be_made_on_a_server_that_is_read_only(
     world: World, server: Server
 ) -> None:

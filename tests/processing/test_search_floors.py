@@ -25,7 +25,7 @@ from support.services import wait_until
 from support.tables import make_retries_due
 from support.worlds import ON_POSTGRES, World, order
 
-pytestmark = pytest.mark.only(("psycopg",))
+pytestmark = [pytest.mark.only(("psycopg",)), pytest.mark.empty_database]
 
 VISITED = """
 SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid))::bigint

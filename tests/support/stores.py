@@ -28,7 +28,7 @@ from oncebox.storage.steps import run
 from oncebox.storage.stores import store_for
 from support.services import wait_until
 
-STORES = {"sqlite": "sqlite_url", "postgres": "postgres_url"}
+STORES = ("sqlite", "postgres")
 locks_rows = pytest.mark.parametrize("harness", ["postgres"], indirect=True)
 """Only PostgreSQL: on SQLite one transaction excludes all others."""
 

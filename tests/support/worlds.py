@@ -19,6 +19,7 @@ import pytest
 
 from oncebox import Delivery, Django, Inbox, Outcome
 from oncebox.testing import event
+from support.databases import TABLES
 
 SYNC = (
     "sqlite3",
@@ -47,6 +48,7 @@ SOME = (*BOTH, "django-sqlite", "sqlalchemy-asyncpg")
 FEW = 4
 """A test of no more worlds is quick on all of them."""
 
+MIGRATED = "migrated_postgres_url"
 MIGRATIONS = ["0001_claims", "0002_processing"]
 
 
@@ -59,7 +61,7 @@ def quick(concerned: Collection[str]) -> Collection[str]:
 class World:
     """One adapter on one empty database."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, *, migrated: bool = False) -> None:
         self.name = name
         self.url = url
         self.is_async = name in ASYNC
@@ -68,8 +70,9 @@ class World:
         self._runner = asyncio.Runner() if self.is_async else None
         self._disposals: list[Callable[[], Any]] = []
         self._database: Any = None
-        self.execute("CREATE TABLE effects (id text, body text)")
-        self.execute("CREATE TABLE accounts (name text PRIMARY KEY, balance integer)")
+        if not migrated:
+            for table in TABLES:
+                self.execute(table)
 
     # -- the inbox --------------------------------------------------------------------------------
 
@@ -238,12 +241,17 @@ class World:
         return Django(alias)
 
 
+def postgres_fixture(request: Any) -> str:
+    """The fixture of a test's database: with tables, unless the test makes them itself."""
+    return "postgres_url" if request.node.get_closest_marker("empty_database") else MIGRATED
+
+
 def make_world(name: str, request: Any) -> Iterator[World]:
     """A world for one test; the body of a fixture."""
-    fixture = "postgres_url" if name in ON_POSTGRES else "sqlite_url"
+    fixture = postgres_fixture(request) if name in ON_POSTGRES else "sqlite_url"
     if name == "django-postgres":
         _skip_old_server(request.getfixturevalue("postgres").version)
-    world = World(name, request.getfixturevalue(fixture))
+    world = World(name, request.getfixturevalue(fixture), migrated=fixture == MIGRATED)
     try:
         yield world
     finally:

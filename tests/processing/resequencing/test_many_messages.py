@@ -17,6 +17,8 @@ from support.services import wait_until
 from support.tables import audit_entries, dead_letters, read_rows
 from support.worlds import BOTH, World
 
+pytestmark = pytest.mark.empty_database
+
 
 def limit_waiting_messages(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Limit how many waiting messages of a key are stored at once."""

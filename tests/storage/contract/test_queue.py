@@ -291,6 +291,7 @@ def test_the_lock_of_a_key_concerns_no_other_key_and_ends_with_its_transaction(
 
 
 @locks_rows
+@pytest.mark.empty_database
 def test_a_stored_message_is_notified_on_the_channel_of_its_consumer(
     harness: StoreHarness, postgres_url: str
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_transaction_that_is_not_overdue_is_not_ended(harness: StoreHarness) -
 
 
 @locks_rows
+@pytest.mark.empty_database
 def test_only_overdue_transactions_are_ended(harness: StoreHarness, postgres_url: str) -> None:
     names = ("oncebox until 1", f"oncebox until {2**40}", "another program")
     sessions = [psycopg.connect(postgres_url, application_name=name) for name in names]

@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from oncebox.storage.steps import run
-from support.stores import STORES, StoreHarness, arrival
+from support.stores import StoreHarness, arrival
 from support.worlds import MIGRATIONS
+
+pytestmark = pytest.mark.empty_database
 
 TABLES = "SELECT type, name FROM sqlite_master WHERE name LIKE 'oncebox%' AND type IN ({})"
 
@@ -62,7 +64,7 @@ def test_the_script_creates_the_same_schema_as_the_migrations(
 ) -> None:
     drop_tables(harness)
     script = harness.store.script(claims_only=claims_only)
-    execute_script(request.getfixturevalue(STORES[harness.store.dialect]), script)
+    execute_script(request.getfixturevalue(f"{harness.store.dialect}_url"), script)
     assert harness.call("version")[0] == (1 if claims_only else 2)
     assert harness.call("migrate") == (MIGRATIONS[1:] if claims_only else [])
     assert harness.receive(arrival("a")) == "n"
