@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from oncebox import Inbox
 from oncebox.processing.observer import Observer
 from oncebox.storage.drivers.psycopg import queueing
+from oncebox.storage.drivers.psycopg.work import PsycopgWork
 from support.services import wait_until
 from support.worlds import World, order, write_effect
 
@@ -108,6 +110,48 @@ def test_a_follower_that_waits_for_the_key_does_not_overtake_a_failing_head(worl
     assert kinds == {"head": ["failed"], "follower": ["blocked"]}
     assert runs == ["head"]
     assert [id for id, _, _ in world.pending()] == ["head", "follower"]
+
+
+@pytest.mark.only(PSYCOPG)
+@pytest.mark.parametrize("ids", [("a",), ("a", "b")], ids=["one", "two"])
+def test_a_connection_that_is_closed_just_before_the_commit_commits_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...]
+) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    execute = PsycopgWork.execute
+    closed: list[Any] = []
+
+    def execute_and_close(work: Any, sql: str, params: Any) -> Iterator[Any]:
+        yield from execute(work, sql, params)
+        if "guard" in sql and not closed:
+            closed.append(work.connection.pgconn.finish())
+
+    monkeypatch.setattr(PsycopgWork, "execute", execute_and_close)
+    assert world.kinds(inbox, batch(*ids)) == ["done"] * len(ids)
+    assert closed
+    assert world.effects() == list(ids), "what is done has its effect"
+
+
+@pytest.mark.only(("psycopg", "psycopg-unpiped"))
+def test_a_lock_timeout_at_the_commit_is_recorded_as_such(world: World) -> None:
+    world.execute("CREATE TABLE parent (id text PRIMARY KEY)")
+    world.execute("INSERT INTO parent VALUES ('bad')")
+    world.execute(
+        "CREATE TABLE child (id text REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    def wait_for_parent(payload: dict[str, Any], tx: Any) -> Iterator[Any]:
+        yield tx.execute("SET LOCAL lock_timeout = '20ms'")
+        yield tx.execute("INSERT INTO child VALUES (:id)", id=payload["id"])
+
+    inbox = world.inbox()
+    world.on(inbox, "order", wait_for_parent)
+    with psycopg.connect(world.url) as blocker:
+        blocker.execute("SELECT FROM parent FOR UPDATE")
+        world.kinds(inbox, batch("bad"))
+    ((error,),) = world.query("SELECT last_error FROM oncebox_pending")
+    assert error.startswith("LockNotAvailable"), error
 
 
 @pytest.mark.only(PSYCOPG)

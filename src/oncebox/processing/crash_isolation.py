@@ -22,10 +22,11 @@ from oncebox.processing.outcome_log import error_name, logger
 from oncebox.processing.plan import Plan
 from oncebox.processing.routing import Item, read_stored
 from oncebox.processing.stored_batch import Step, Try, WorkerContext, bury_vanished
-from oncebox.processing.unit_of_work import CannotCommit, record_and_commit, run_handlers
+from oncebox.processing.unit_of_work import record_and_commit, run_handlers
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Work
 from oncebox.storage.drivers.transactions import (
+    CannotCommit,
     Retries,
     RetryTransaction,
     run_transaction,

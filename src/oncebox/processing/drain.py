@@ -20,9 +20,10 @@ from oncebox.processing.outcome_log import logger
 from oncebox.processing.routing import read_stored, select_batch
 from oncebox.processing.search_floors import SearchFloors
 from oncebox.processing.stored_batch import Step, Try, WorkerContext, bury_vanished
-from oncebox.processing.unit_of_work import CannotCommit, record_and_commit, run_handlers
+from oncebox.processing.unit_of_work import record_and_commit, run_handlers
 from oncebox.storage.drivers.contract import Work
 from oncebox.storage.drivers.transactions import (
+    CannotCommit,
     Retries,
     RetryTransaction,
     database_unavailable,
@@ -164,10 +165,8 @@ class Drain:
     def _once(self, attempt: Try, work: Work) -> Steps[Step | IsolatedMessage]:
         """Take ready messages, run them, record and commit."""
         yield from work.begin(self._unit.timeout)
-        wake, self._woke = (
-            not self._woke,
-            False,
-        )  # not twice in a row
+        wake = not self._woke  # not twice in a row
+        self._woke = False
         taken = yield from self._take(work, wake=wake)
         self._woke = taken.again
         if taken.crashed:

@@ -14,10 +14,11 @@ from oncebox.model.position import Advance
 from oncebox.processing.observer import report_commit
 from oncebox.processing.plan import Plan
 from oncebox.processing.routing import Item
-from oncebox.processing.unit_of_work import CannotCommit, Unit, perform
+from oncebox.processing.unit_of_work import Unit, perform
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Database, Work
 from oncebox.storage.drivers.transactions import (
+    CannotCommit,
     Retries,
     RetryTransaction,
     database_unavailable,

@@ -28,6 +28,7 @@ from oncebox.processing.routing import Item
 from oncebox.storage.contract import Store
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Work
+from oncebox.storage.drivers.transactions import CannotCommit
 from oncebox.storage.records import Claims
 from oncebox.storage.steps import Steps
 
@@ -56,10 +57,6 @@ class Unit(msgspec.Struct, frozen=True):
     def plan(self, items: Sequence[Item], **options: Any) -> Plan:
         """A plan for a batch, by the policies of the inbox."""
         return Plan(items, ordering=self.ordering, random=self.random, **options)
-
-
-class CannotCommit(Exception):
-    """The handlers ran, but their work cannot be committed because of one of the messages."""
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -41,6 +41,10 @@ class RetryTransaction(Exception):
     """A transaction failed because of the database; another try may succeed. See `__cause__`."""
 
 
+class CannotCommit(Exception):
+    """The handlers ran, but their work cannot be committed because of one of the messages."""
+
+
 class Retries:
     """The tries of one transaction: the delay before the next one, and when there is none."""
 
@@ -114,7 +118,7 @@ def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Ste
         except BaseException as error:
             lost = yield from _clean_up(database, work, error)
             if lost or _is_temporary(error):
-                raise RetryTransaction from error
+                raise RetryTransaction from _database_error(error)
             raise
 
 
@@ -217,7 +221,7 @@ def _clean_up(database: Database, work: Work, error: BaseException) -> Steps[boo
     lost = has_connection and isinstance(error, Exception) and _is_lost(work, error)
     if has_connection and error_codes.is_read_only(error):
         yield from database.renew(work)
-    if error_codes.is_interrupt(error, is_async=database.is_async):
+    if error_codes.is_interrupt(_database_error(error), is_async=database.is_async):
         # The driver may have been interrupted in the middle of a change to its own state.
         work.is_doubtful = True
         # An interrupted call of SQLAlchemy leaves a cursor in the traceback, and SQLite keeps the
@@ -232,6 +236,11 @@ def _clean_up(database: Database, work: Work, error: BaseException) -> Steps[boo
             "transactions. Set pool_mode = transaction (or session) for this database in pgbouncer"
         ) from error
     return lost
+
+
+def _database_error(error: BaseException) -> BaseException:
+    """The error that the driver raised, or that interrupted it."""
+    return error.__cause__ or error if isinstance(error, CannotCommit) else error
 
 
 def _is_lost(work: Work, error: Exception) -> bool:

@@ -115,7 +115,8 @@ class PsycopgWork(AttachedWork):
         # After an error the server skips all statements up to the sync. So if a statement of the
         # handler failed, RELEASE and COMMIT did not run, and the savepoint still exists.
         name, self._deferred = self._deferred, None
-        if name is None or self.connection.closed:
+        is_ours = isinstance(error, psycopg.Error)  # otherwise a signal interrupted psycopg
+        if name is None or self.connection.closed or not is_ours:
             return False
         yield from self._finish_pipeline()
         if self.connection.info.transaction_status != TransactionStatus.INERROR:
@@ -152,6 +153,8 @@ class PsycopgWork(AttachedWork):
         block, self._block = self._block, None
         if block is not None:
             yield leaving(block)
+            if self.connection.closed:  # psycopg skips the COMMIT then, and raises nothing
+                raise psycopg.OperationalError("the connection was closed before the COMMIT")
         else:  # a COMMIT was skipped before, see rollback_deferred()
             yield partial(self._queue, self._binary, "COMMIT", None)
         if self._pipeline is not None:
