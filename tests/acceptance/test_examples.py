@@ -61,7 +61,7 @@ ALL = [ORDERS, PAYMENTS, STOCK, INVOICES]
 Run = Callable[..., str]
 
 
-SLOW = (STOCK, INVOICES)
+SLOW = (PAYMENTS, STOCK, INVOICES)
 
 
 @pytest.fixture(

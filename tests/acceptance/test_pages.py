@@ -22,9 +22,11 @@ OUTPUTS = {
     "docs/testing.md": 1,
 }
 """How many outputs each page promises, at least."""
+QUICK = ("README.md", "docs/own-loop.md", "docs/testing.md")
+PAGES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in OUTPUTS]
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_works_and_prints_what_it_says(name: str, tmp_path: Path) -> None:
     assert Page(name).follow(tmp_path) >= OUTPUTS[name]
 

@@ -82,15 +82,18 @@ def test_no_key_of_another_lane_waits_for_the_end_of_a_hot_key(
     assert max(place for place, key in enumerate(keys) if key in others) < len(keys) * 3 / 4
 
 
+@pytest.mark.slow
 @pytest.mark.only(("psycopg",))
 def test_without_the_locks_of_keys_the_model_finds_violations(world: World, tmp_path: Path) -> None:
     assert finds_violations(world, tmp_path, without="key locks")
 
 
+@pytest.mark.slow
 def test_without_blocked_followers_the_model_finds_violations(world: World, tmp_path: Path) -> None:
     assert finds_violations(world, tmp_path, without="blocking")
 
 
+@pytest.mark.slow
 @pytest.mark.only(("psycopg",))
 def test_without_the_locks_of_lanes_the_model_finds_violations(
     world: World, tmp_path: Path
@@ -101,6 +104,7 @@ def test_without_the_locks_of_lanes_the_model_finds_violations(
     assert finds_violations(world, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.only(("psycopg",))
 def test_if_rows_ready_again_counted_as_fresh_the_model_would_find_violations(
     world: World, tmp_path: Path

@@ -191,6 +191,7 @@ def test_every_key_keeps_its_order_with_several_workers(
     assert overlaps > 10, "they never met"
 
 
+@pytest.mark.slow
 @pytest.mark.only(("psycopg",))
 def test_without_the_locks_of_keys_the_model_finds_violations(
     world: World, ledger: None, monkeypatch: pytest.MonkeyPatch
