@@ -309,7 +309,7 @@ def test_processing_inside_a_handler_on_its_own_file_is_refused(world: World) ->
 @pytest.mark.only(("sqlite3", "psycopg", "sqlalchemy-psycopg"))
 def test_an_object_that_is_not_a_connection_is_refused(world: World) -> None:
     inbox = world.inbox()
-    with pytest.raises(ConfigurationError, match=r"claim\(\) takes a connection"):
+    with pytest.raises(ConfigurationError, match=r"take a connection"):
         inbox.claim(world.database(), "a")
 
 
