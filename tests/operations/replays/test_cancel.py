@@ -106,8 +106,9 @@ def test_on_sqlite_a_cancel_waits_for_the_running_message(
         with held(harness, "0", lambda: harness.drain(batch=1)):
             cancelling = others.submit(world.inbox(migrate=False).replays.cancel, "again", why="x")
         assert cancelling.result().state == "cancelled"
-    done = harness.far()["done"]
-    assert harness.far() == {"done": done, "cancelled": 9 - done}
+    far = harness.far()
+    done = far["done"]  # All nine, if the drain was faster than the cancel.
+    assert far.get("cancelled", 0) == 9 - done
     assert len(world.effects()) == 9 + done
     assert harness.drain() == {}
 
