@@ -19,8 +19,7 @@ from typing import Any
 
 from faults.child import wrap
 from oncebox import Inbox, Retention
-from oncebox.operations import methods
-from oncebox.operations import purge_pass as forgetting
+from oncebox.operations import methods, purge_pass
 from oncebox.operations.archive import format as archive
 from oncebox.operations.archive import location as folder
 from oncebox.storage import steps
@@ -103,7 +102,7 @@ def make_inbox(url: str, place: str | None) -> Inbox:
 def purge(url: str, place: str | None, last: int) -> None:
     watched = Steps(last)
     setattr(methods, "run", watched.run)  # noqa: B010
-    forgetting.AT_ONCE = 2
+    purge_pass.AT_ONCE = 2
     for store in (PostgresStore, SqliteStore):
         wrap(store, "set_watermark", before=watched.begin)
     if place is not None:

@@ -1,10 +1,10 @@
-"""Years under torture: what is old is forgotten and archived, and replayed before that; producers
+"""Years under torture: what is old is purged and archived, and replayed before that; producers
 number some keys, and their numbers come in any order, late, or never.
 
 To those of the drain's torture come two who purge, one who replays, an echo that delivers what was
 settled long ago, and a clock that lets a day pass after each generation of messages. However that
 goes, a message takes effect once because it arrived, whenever it is delivered again, and once for
-each replay, all in the order of its key; and what is forgotten is archived.
+each replay, all in the order of its key; and what is purged is archived.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ class RetentionModel(Model):
         with self._open() as inbox:
             inbox.on("*")(lambda payload: None)
             inbox.dead_letters.discard(reason=TOO_LATE, why="the end")
-            self._forget(inbox)
+            self._purge(inbox)
             for first in range(0, len(self.entries), 100):
                 some = [entry.delivery() for entry in self.entries[first : first + 100]]
                 self.caught.update(o.reason or o.kind for o in inbox.process(some))
 
-    def _forget(self, inbox: Inbox) -> None:
+    def _purge(self, inbox: Inbox) -> None:
         """Everything but the last generation."""
         mark = self.plan.time(self.size.generations - 1)
         kept: Any = mark if self.world.is_postgres else int(mark.timestamp() * 1_000_000)
@@ -170,8 +170,8 @@ class RetentionModel(Model):
             "(SELECT 1 FROM oncebox_inbox i WHERE i.message_id = a.message_id)"
         )
         self._remembered = [
-            *[f"{self._places[id]} is old, and not forgotten" for (id,) in left],
-            *[f"a run of {self._places[id]} is not forgotten" for (id,) in runs],
+            *[f"{self._places[id]} is old, and not purged" for (id,) in left],
+            *[f"a run of {self._places[id]} is not purged" for (id,) in runs],
         ]
 
     def _has_done(self, enough: float) -> bool:
@@ -183,7 +183,7 @@ class RetentionModel(Model):
         return super()._is_settled() and begun == self.size.replays
 
     def _is_found(self) -> bool:
-        return super()._is_found() or self._has_any("forgotten WHERE NOT is_over")
+        return super()._is_found() or self._has_any("purged WHERE NOT is_finished")
 
     def _is_drained(self) -> bool:
         going = "oncebox_replay WHERE state IN ('running', 'cancelling')"

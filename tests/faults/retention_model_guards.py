@@ -50,13 +50,13 @@ def pull_without_release() -> None:
         instead(kind, "advance_sequences", _release=nothing)
 
 
-def forget_items_later() -> None:
+def drop_items_later() -> None:
     """What was stored is taken off the list when there is something to store again."""
     for kind in (PostgresStore, SqliteStore):
-        setattr(kind, "continue_replay", _forgetting_later(kind.continue_replay))  # noqa: B010
+        setattr(kind, "continue_replay", _dropping_later(kind.continue_replay))  # noqa: B010
 
 
-def _forgetting_later(go_on: Callable[..., Any]) -> Callable[..., Any]:
+def _dropping_later(go_on: Callable[..., Any]) -> Callable[..., Any]:
     left: list[tuple[str, Any]] = []
 
     def changed(store: Any, connection: Any, consumer: str) -> Generator[Any, Any, Any]:
@@ -86,7 +86,7 @@ class Procrastinator:
         return iter(())
 
 
-def cut_nothing() -> None:
+def select_without_replays() -> None:
     """A replay is like anything else."""
 
     def changed(rows: Sequence[PendingMessage]) -> list[PendingMessage]:
@@ -97,7 +97,7 @@ def cut_nothing() -> None:
     setattr(oncebox.processing.drain, "select_batch", changed)  # noqa: B010
 
 
-def mark_everything() -> None:
+def watermark_without_wait() -> None:
     """The watermark does not wait for recent arrivals."""
 
     def changed(arrival_progress: ArrivalProgress, retention: Retention) -> PurgeLimit:
@@ -128,7 +128,7 @@ GUARDS: Mapping[str, Callable[[], None]] = {
     **drain_worker.GUARDS,
     "key locks of replays": replay_without_locks,
     "one feeder": rewritten(postgres=("replays.sql", "LIMIT 1 FOR UPDATE SKIP LOCKED", "LIMIT 1")),
-    "forgetting lock": rewritten(
+    "purge lock": rewritten(
         postgres=(
             "replays.sql",
             "SELECT pg_advisory_xact_lock(:lock::bigint)",
@@ -137,9 +137,9 @@ GUARDS: Mapping[str, Callable[[], None]] = {
     ),
     "release of replays": replay_without_release,
     "release of numbers": pull_without_release,
-    "items with messages": forget_items_later,
-    "cut": cut_nothing,
+    "items with messages": drop_items_later,
+    "select_batch with replays": select_without_replays,
     # On PostgreSQL that is a matter of the database.
-    "mark": rewritten(sqlite=("claims.sql", "SELECT purged_before", "SELECT NULL")),
-    "mark that waits": mark_everything,
+    "watermark": rewritten(sqlite=("claims.sql", "SELECT purged_before", "SELECT NULL")),
+    "watermark that waits": watermark_without_wait,
 }

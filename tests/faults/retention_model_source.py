@@ -94,7 +94,7 @@ class Counting(CloudEvents):
 
 class Ages(Source):
     """No worker reads of a generation before all of the one before is acked: nothing that is still
-    to come is as old as what the inbox may forget."""
+    to come is as old as what the inbox may purge."""
 
     entry = Dated
     _partitions: list[list[Dated]]  # type: ignore[assignment]

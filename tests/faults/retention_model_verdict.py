@@ -35,7 +35,7 @@ class Verdict:
         return [
             *self._disorder(),
             *self._losses(),
-            *self._false_forgetting(),
+            *self._false_purges(),
             *self._false_replays(),
             *self._gaps_in_the_archive(),
         ]
@@ -96,12 +96,12 @@ class Verdict:
         found = self.world.query(query, f"key '{entry.name}':%")
         return skipped_numbers([reason for (reason,) in found])
 
-    # -- forgetting -------------------------------------------------------------------------------
+    # -- purges -----------------------------------------------------------------------------------
 
-    def _false_forgetting(self) -> list[str]:
+    def _false_purges(self) -> list[str]:
         """No message was purged before it was finished."""
-        early = self.world.query("SELECT message_id FROM forgotten WHERE NOT is_over")
-        return [f"{self._place(id)} was forgotten, and not over" for (id,) in early]
+        early = self.world.query("SELECT message_id FROM purged WHERE NOT is_finished")
+        return [f"{self._place(id)} was purged, and is not finished" for (id,) in early]
 
     def _gaps_in_the_archive(self) -> list[str]:
         """Every purged message is archived, with all its attempts."""
@@ -113,12 +113,12 @@ class Verdict:
         folder = folder_of(self.plan.archive)
         found = [r for m in manifests for some in records(folder, m, at_once=100) for r in some]
         archived = {record.id for record in found}
-        gone = {id for (id,) in self.world.query("SELECT message_id FROM forgotten")}
+        gone = {id for (id,) in self.world.query("SELECT message_id FROM purged")}
         return [
             *checked.damaged,
-            *[f"{self._place(id)} was forgotten, and is not archived" for id in gone - archived],
+            *[f"{self._place(id)} was purged, and is not archived" for id in gone - archived],
             *[f"{record} is not what it was" for record in found if not self._is_true(record)],
-            *[f"{run} was forgotten, and is not archived" for run in self._lost_runs(found)],
+            *[f"{run} was purged, and is not archived" for run in self._lost_runs(found)],
         ]
 
     def _is_true(self, record: ArchivedMessage) -> bool:
@@ -127,7 +127,7 @@ class Verdict:
 
     def _lost_runs(self, archived: Sequence[ArchivedMessage]) -> list[Run]:
         gone: Counter[Run] = Counter()
-        query = "SELECT message_id, replay, number, outcome FROM forgotten_run"
+        query = "SELECT message_id, replay, number, outcome FROM purged_run"
         gone.update((id, replay, n, outcome) for id, replay, n, outcome in self.world.query(query))
         gone.subtract(
             (r.id, run.replay, run.number, run.outcome) for r in archived for run in r.runs
@@ -138,7 +138,7 @@ class Verdict:
 
     def _false_replays(self) -> list[str]:
         """What was wanted ran, or was discarded or cancelled, and so the counters say. Nothing of
-        it is forgotten before that, so nothing is skipped."""
+        it is purged before that, so nothing is skipped."""
         wanted = _grouped(self.world.query("SELECT replay, message_id FROM wanted"))
         ran = _grouped([(replay, id) for _, _, replay, id in self._effects])
         discarded = _grouped([(replay, id) for id, _, replay in self._acts("discard")])

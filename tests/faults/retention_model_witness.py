@@ -8,8 +8,8 @@ from support.worlds import World
 
 WITNESSES = {
     "wanted": ("INSERT", "replay_item", "replay, seq, message_id"),
-    "forgotten": ("DELETE", "inbox", "message_id"),
-    "forgotten_run": ("DELETE", "attempt", "message_id, replay, number, outcome"),
+    "purged": ("DELETE", "inbox", "message_id"),
+    "purged_run": ("DELETE", "attempt", "message_id, replay, number, outcome"),
 }
 """What the triggers record, of which actions on which tables."""
 
@@ -32,7 +32,7 @@ def call_witnesses(world: World) -> None:
 def _call(world: World, table: str, audit: str, on: str, columns: Sequence[str]) -> None:
     """A table of actions, and whether the message was finished by then."""
     row = "NEW" if audit == "INSERT" else "OLD"
-    made = [*(f"{column} {TYPES.get(column, 'text')}" for column in columns), "is_over boolean"]
+    made = [*(f"{column} {TYPES.get(column, 'text')}" for column in columns), "is_finished boolean"]
     values = [*(f"{row}.{column}" for column in columns), IS_OVER.format(id=f"{row}.message_id")]
     world.execute(f"CREATE TABLE {table} ({', '.join(made)})")
     note = f"INSERT INTO {table} SELECT {', '.join(values)};"

@@ -1,4 +1,4 @@
-"""Whichever call to the database goes wrong while messages are archived, forgotten and restored:
+"""Whichever call to the database goes wrong while messages are archived, purged and restored:
 all are in the database or in a file, and once it is done again they are where they belong."""
 
 from __future__ import annotations

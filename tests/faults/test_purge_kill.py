@@ -1,5 +1,5 @@
 """kill -9 at any step of a purge: everything is in the database or in a finished file, the next
-purge completes the work, and what was forgotten never runs again."""
+purge completes the work, and what was purged never runs again."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PurgeRounds:
         assert code in (0, -signal.SIGKILL)
         self._check(ids)
         assert self._deliver_late(ids[:2]) <= {"duplicate", "quarantined"}
-        wait_until(lambda: self._purge(ids), f"{ids} are never forgotten")
+        wait_until(lambda: self._purge(ids), f"{ids} are never purged")
         self._check(ids)
         assert self._deliver_late(ids) == {"quarantined"}
         effects = self.query("SELECT id FROM effects ORDER BY id")

@@ -44,7 +44,7 @@ def test_old_finished_messages_are_purged(world: World, inbox: Inbox) -> None:
     assert world.drain(inbox) == {"done": 1}
     assert purge(world, inbox).purged == 1
     assert message_ids(world) == ["bad", "new"]
-    # Of what is forgotten, no run is left either.
+    # Of a purged message, no run is left either.
     assert world.query("SELECT count(*) FROM oncebox_attempt WHERE message_id <> 'bad'") == [(0,)]
 
 

@@ -107,9 +107,9 @@ def test_a_purge_planned_on_empty_tables_does_not_scan_full_ones(
     world.execute(OLD % 4000)
     full = False
 
-    def fill(forgotten: int) -> None:
+    def fill(purged: int) -> None:
         nonlocal full
-        if forgotten >= 3200 and not full:  # by then plans are general
+        if purged >= 3200 and not full:  # by then plans are general
             full = True
             for statement in FILL.values():
                 world.execute(statement)

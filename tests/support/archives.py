@@ -77,7 +77,7 @@ class ArchiveHarness:
         if run:
             assert self.world.drain(self.inbox) == {"done": len(message_ids)}
 
-    def forget(self, *old: str) -> list[str]:
+    def process_and_purge(self, *old: str) -> list[str]:
         """Process messages, and let the purge archive and delete them."""
         assert set(self.process(*(produced(id) for id in old))) == {"done"}
         age(self.world, 8)

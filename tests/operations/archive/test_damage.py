@@ -25,7 +25,7 @@ def spoil(place: Path, file: str) -> None:
 def test_nothing_is_restored_from_a_damaged_file(
     world: World, harness: ArchiveHarness, place: Path
 ) -> None:
-    harness.forget("a", "b")
+    harness.process_and_purge("a", "b")
     (first,) = harness.files()
     harness.process(produced("c"))
     age(world, 8, "message_id = 'c'")

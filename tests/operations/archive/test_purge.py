@@ -33,13 +33,13 @@ def test_many_messages_are_archived_and_purged_file_by_file(
 ) -> None:
     old = insert_many(world, 1_200)
     harness.process(produced("new"))
-    forget, seen = store_of(harness.inbox).purge_archived, []
+    purge_archived, seen = store_of(harness.inbox).purge_archived, []
 
     def watched(connection: Any, consumer: str, messages: list[ArchivedRef]) -> Any:
         archived = harness.archived()
         assert all(archived[message.id] for message in messages)
         seen.append((len(harness.files()) if not world.is_async else 0, len(messages)))
-        return (yield from forget(connection, consumer, messages))
+        return (yield from purge_archived(connection, consumer, messages))
 
     monkeypatch.setattr(store_of(harness.inbox), "purge_archived", watched)
     assert harness.purge().purged == 1_200
@@ -50,7 +50,7 @@ def test_many_messages_are_archived_and_purged_file_by_file(
     assert harness.archived() == dict.fromkeys(old, 1)
     assert message_ids(world) == ["new"]
     if not world.is_async:
-        assert seen[0][0] == 1, "the first are forgotten before the second file is written"
+        assert seen[0][0] == 1, "the first are purged before the second file is written"
     told: list[int] = []
     assert harness.restore(progress=told.append).messages == told[-1] == 1_200
     assert message_ids(world) == ["new", *old]
@@ -68,7 +68,7 @@ def test_large_messages_are_read_a_few_at_a_time(
         return found
 
     monkeypatch.setattr(store_of(harness.inbox), "old_messages", watched)
-    old = harness.forget(*(f"m{n:02}" for n in range(20)))
+    old = harness.process_and_purge(*(f"m{n:02}" for n in range(20)))
     assert sum(seen) == 20
     assert max(seen) < 10
     assert harness.archived() == dict.fromkeys(old, 1)

@@ -74,7 +74,7 @@ def test_messages_are_restored_byte_for_byte_with_their_attempts(
 
 
 def test_a_restored_message_can_be_replayed(world: World, harness: ArchiveHarness) -> None:
-    harness.forget("a", "b")
+    harness.process_and_purge("a", "b")
     harness.restore()
     harness.replay("a")
     assert world.effects() == ["a", "a", "b", "new"]
@@ -109,7 +109,7 @@ OLDER = "message_id NOT LIKE 'old%'"
 def test_a_database_that_is_in_use_refuses_the_archive_of_another_database(
     world: World, harness: ArchiveHarness, place: Path
 ) -> None:
-    harness.forget("a", "b", "c")
+    harness.process_and_purge("a", "b", "c")
     other = ArchiveHarness(world, place, prefix="other_")
     other.process(produced("mine"))
     with pytest.raises(ArchiveError, match="comes from another database"):
@@ -128,7 +128,7 @@ def test_a_database_that_is_in_use_refuses_the_archive_of_another_database(
 def test_seqs_that_other_messages_have_mean_another_database(
     world: World, harness: ArchiveHarness, place: Path
 ) -> None:
-    harness.forget("a", "b")
+    harness.process_and_purge("a", "b")
     other = ArchiveHarness(world, place, prefix="other_")
     other.process(*(produced(f"mine{n}") for n in range(9)))
     with pytest.raises(ArchiveError, match="comes from another database"):
@@ -137,7 +137,7 @@ def test_seqs_that_other_messages_have_mean_another_database(
 
 
 def test_restoring_twice_changes_nothing(world: World, harness: ArchiveHarness) -> None:
-    harness.forget("a", "b")
+    harness.process_and_purge("a", "b")
     harness.restore()
     before = harness.truth()
     restored = harness.restore()
@@ -148,7 +148,7 @@ def test_restoring_twice_changes_nothing(world: World, harness: ArchiveHarness) 
 @pytest.mark.only(BOTH)
 def test_a_restore_does_not_change_existing_messages(world: World, harness: ArchiveHarness) -> None:
     """It may have been released from the quarantine, and run once more, since it was archived."""
-    harness.forget("a", "b")
+    harness.process_and_purge("a", "b")
     insert(world, "a", origin="test", payload=b"other", key="other")
     insert(world, "b", origin="test", payload=b"other")
     before = harness.truth()
@@ -159,7 +159,7 @@ def test_a_restore_does_not_change_existing_messages(world: World, harness: Arch
 
 @pytest.mark.only(BOTH)
 def test_files_are_chosen_by_time(world: World, harness: ArchiveHarness, place: Path) -> None:
-    harness.forget("recent")
+    harness.process_and_purge("recent")
     insert_many(world, 2)
     assert harness.purge().purged == 2
     recent = harness.files()[-1].first_received_at
@@ -187,7 +187,7 @@ def test_without_an_archive_there_is_nothing_to_find(world: World, place: Path) 
 def test_restored_messages_are_kept_for_some_time_and_then_purged(
     world: World, harness: ArchiveHarness
 ) -> None:
-    old = harness.forget("a", "b")
+    old = harness.process_and_purge("a", "b")
     harness.restore()
     purged = harness.purge()
     assert (purged.watermark, purged.purged) == (None, 0)
@@ -204,7 +204,7 @@ def test_restored_messages_are_kept_for_some_time_and_then_purged(
 
 @pytest.mark.only(BOTH)
 def test_a_longer_purge_pause_is_not_shortened(world: World, harness: ArchiveHarness) -> None:
-    harness.forget("a")
+    harness.process_and_purge("a")
     harness.restore(keep=timedelta(days=3))
     held = world.query("SELECT purge_paused_until FROM oncebox_consumer")
     harness.restore(keep=timedelta(0))
@@ -216,7 +216,7 @@ def test_a_purge_without_an_archive_respects_a_pause_that_began_later(
     world: World, harness: ArchiveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both kinds of purge check the pause again in the statement that deletes."""
-    harness.forget("a")
+    harness.process_and_purge("a")
     plain = world.inbox(retention=Retention(days=7))
     old_windows = store_of(plain).old_windows
 

@@ -80,19 +80,19 @@ def test_two_purges_at_once_lose_nothing(world: World, harness: ArchiveHarness) 
     old = insert_many(world, 2_400)
     harness.process(produced("new"))
     inboxes = [harness.another(migrate=False) for _ in range(3)]
-    start, forgotten = threading.Barrier(len(inboxes)), []
+    start, counts = threading.Barrier(len(inboxes)), []
 
     def work(inbox: Inbox) -> None:
         start.wait(20)
-        forgotten.append(inbox.purge.run().purged)
+        counts.append(inbox.purge.run().purged)
 
     threads = [threading.Thread(target=work, args=(inbox,)) for inbox in inboxes]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(forgotten) == len(inboxes)
-    assert sum(forgotten) == 2_400
+    assert len(counts) == len(inboxes)
+    assert sum(counts) == 2_400
     assert message_ids(world) == ["new"]
     archived = harness.archived()
     assert sorted(archived) == old

@@ -85,15 +85,15 @@ def test_nothing_is_purged_while_a_replay_begins(
     _grow_old(world, harness)
     store: Any = store_of(harness.inbox)
     audit = store._audit
-    forgotten: list[int] = []
+    counts: list[int] = []
 
     def slowly(*args: Any) -> Generator[Any, Any, Any]:
-        forgotten.append(purge(world, ReplayHarness(world).inbox).purged)
+        counts.append(purge(world, ReplayHarness(world).inbox).purged)
         return (yield from audit(*args))
 
     monkeypatch.setattr(store, "_audit", slowly)
     harness.start(ids=["old"])
-    assert forgotten == [0]
+    assert counts == [0]
     assert harness.drain() == {"done": 1}
     assert harness.far() == {"done": 1}
     assert purge(world, harness.inbox).purged == 1
@@ -110,12 +110,12 @@ def test_a_message_purged_while_a_replay_begins_is_not_replayed(
     harness = ReplayHarness(world, retention=Retention(archive=archive))
     _grow_old(world, harness)
     store: Any = store_of(harness.inbox)
-    forget = getattr(store, way)
+    purge_rows = getattr(store, way)
     with ThreadPoolExecutor(1) as others:
         begun: list[Future[Replay]] = []
 
         def slowly(*args: Any, **options: Any) -> Generator[Any, Any, Any]:
-            count = yield from forget(*args, **options)
+            count = yield from purge_rows(*args, **options)
             begun.append(others.submit(ReplayHarness(world).start, ids=["old"]))
             wait_until(lambda: begun[0].done() or _waits_for_lock(world), "no transaction waits")
             return count
@@ -135,14 +135,14 @@ def test_a_purged_message_is_not_replayed_at_any_isolation_level(
     harness = ReplayHarness(world)
     _grow_old(world, harness)
     store: Any = store_of(harness.inbox)
-    forget = store.purge
+    purge_rows = store.purge
     begun: list[Future[Replay]] = []
     with _strict_pool(world) as pool, ThreadPoolExecutor(1) as others:
         other = Inbox("billing", pool)
         start = partial(other.replays.start, "strict", why="a test", ids=["old"])
 
         def slowly(*args: Any, **options: Any) -> Generator[Any, Any, Any]:
-            count = yield from forget(*args, **options)
+            count = yield from purge_rows(*args, **options)
             begun.append(others.submit(start))
             wait_until(lambda: begun[0].done() or _waits_for_lock(world), "no transaction waits")
             return count

@@ -20,7 +20,7 @@ def test_a_purge_keeps_messages_that_wait_for_a_sequence_number(
     harness.process(step(1, "new"))
     assert purge(world, harness.inbox).purged == 1
     assert world.states() == {"k3": "awaiting_sequence", "new1": "done"}
-    assert harness.process(*steps(2)) == ["stored"], "what was forgotten is still counted"
+    assert harness.process(*steps(2)) == ["stored"], "what was purged is still counted"
     assert harness.drain() == {"done": 2}
     assert harness.ran() == ["k1", "new1", "k2", "k3"]
 
