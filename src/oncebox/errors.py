@@ -56,6 +56,16 @@ class DatabaseUnavailable(OnceboxError):
     known to be committed, so do not ack"""
 
 
+class MissingPrivilege(OnceboxError):
+    """the database role of oncebox may not execute a statement"""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(
+            f"{error}. Only the role that owns the tables can migrate; `oncebox sql APP --grants "
+            "ROLE` prints the GRANT statements that any other role needs"
+        )
+
+
 class NotOwner(OnceboxError):
     """another worker has taken over this partition: nothing was committed, so do not ack"""
 

@@ -100,7 +100,7 @@ def test_a_crashed_worker_is_an_alarm_until_another_one_takes_over(
     check = ("status", "billing:inbox", "--check")
     wait_until(lambda: oncebox(*check).returncode == 4, "it is not overdue")
     assert re.search(r"s ago OVERDUE$", oncebox(*check).stdout, re.MULTILINE)
-    assert oncebox("worker", "billing:inbox").returncode == 0
+    assert oncebox("drain", "billing:inbox").returncode == 0
     shown = oncebox(*check)
     assert shown.returncode == 0, shown.stdout
     assert re.search(r"s ago, crashed, work taken over$", shown.stdout, re.MULTILINE)
@@ -156,7 +156,7 @@ def test_messages_of_the_past_are_replayed(oncebox: Command, database: str) -> N
     replay = json.loads(begun.stdout)
     assert (replay["name"], replay["state"], replay["total"]) == ("again", "running", 2)
     assert query(database, "SELECT count(*) FROM effects") == [(2,)]
-    assert oncebox("worker", "billing:inbox").returncode == 0
+    assert oncebox("drain", "billing:inbox").returncode == 0
     assert query(database, "SELECT id FROM effects ORDER BY id") == [("1",), ("1",), ("2",), ("2",)]
     shown = oncebox("replay", "billing:inbox", "again").stdout
     assert re.search(r"^again +done +2 +2 +0 +0 +0 +0 +0 ", shown, re.MULTILINE), shown
@@ -173,7 +173,7 @@ def test_a_replay_is_listed_paced_and_cancelled(oncebox: Command, database: str)
     begun = oncebox(*replay, "one", *ORDERS, *odd, "--no-wait", "--pace", "0.01")
     assert r"by [red]eve[/red]\x1b[31m: a bug" in begun.stdout, "it does not steer a terminal"
     oncebox(*replay, "two", *ORDERS, "--id", "1", "--since", "1h", "--no-wait")
-    assert oncebox("worker", "billing:inbox").returncode == 0
+    assert oncebox("drain", "billing:inbox").returncode == 0
     paced = oncebox(*replay, "one", "--pace", "0.02", "--why", "faster", "--json")
     assert json.loads(paced.stdout)["pace"] == 0.02
     cancel = (*replay, "one", "--cancel", "--why", "no bug")
@@ -209,7 +209,7 @@ def test_a_replay_is_watched_until_it_is_over(
     out, err = leaving.communicate(timeout=60)
     assert json.loads(out)["state"] == "running"
     assert "the replay continues; show it: oncebox replay APP other, stop it: " in err
-    assert oncebox("worker", "billing:inbox").returncode == 0
+    assert oncebox("drain", "billing:inbox").returncode == 0
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, err
     assert (json.loads(out)["state"], json.loads(out)["done"]) == ("done", 2)
@@ -273,7 +273,7 @@ def test_the_sql_can_be_reviewed(oncebox: Command) -> None:
         (("status", "bling:inbox"), 2, "there is no module 'bling' here"),
         (("status", "billing:box"), 2, "it has inbox"),
         (("run", "billing:inbox", "--from", "flie:///x"), 2, "did you mean 'file'?"),
-        (("run", "billing:inbox", "--from", "-", "--workers", "2"), 2, "one worker only"),
+        (("run", "billing:inbox", "--from", "-", "--processes", "2"), 2, "one process only"),
         (("retry", "billing:inbox", "--why", "x"), 2, "numbers, filters, or --all"),
         (("list", "billing:inbox", "--since", "soon"), 2, "write 90s, 15m, 2h or 7d"),
         (("status",), 2, "APP"),
@@ -308,7 +308,7 @@ def test_settings_come_from_pyproject_and_the_environment(
 @pytest.mark.parametrize(
     ("settings", "arguments", "says"),
     [
-        ("worker = 2", ("status",), "unknown setting 'worker' in {}, did you mean 'workers'?"),
+        ("process = 2", ("status",), "setting 'process' in {}, did you mean 'processes'?"),
         ("batch = 'many'", ("status",), "'batch' in {} must be a whole number, got 'many'"),
         ("limit = 0", ("list", "billing:inbox"), "Invalid value for 'limit' in {}: 0 is not in"),
         ("from = 'flie:///'", ("run", "billing:inbox"), "pyproject.toml has settings: from"),
@@ -401,7 +401,7 @@ def test_numbers_that_are_missing_are_shown_and_skipped(
         ("skip", "ada", "lost", "key 'k': number 3"),
         ("skip", "ada", "lost", "key 'k': numbers 5 to 6"),
     ]
-    assert oncebox("worker", "numbered:inbox").stdout == "4 done\n"
+    assert oncebox("drain", "numbered:inbox").stdout == "4 done\n"
     assert query(database, "SELECT id FROM effects") == [("e1",), ("e2",), ("e4",), ("e7",)]
     again = oncebox(*act, "--yes")
     assert (again.returncode, again.stdout) == (3, "no sequence numbers are missing\n")

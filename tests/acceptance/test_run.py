@@ -46,7 +46,7 @@ def test_workers_that_are_killed_are_started_again_and_nothing_is_lost(
     ids = [f"{number:03}" for number in range(60)]
     run = start(
         "run", "billing:inbox", "--from", f"file://{events}?follow=1", "--batch", "5",
-        "--workers", "2", "--health", str(port),
+        "--processes", "2", "--health", str(port),
     )  # fmt: skip
     try:
         wait_until(lambda: is_ready(port), "it does not get ready")

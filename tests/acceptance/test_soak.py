@@ -73,7 +73,7 @@ def test_every_line_takes_effect_once_although_processes_are_killed(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    arguments = ("run", "billing:inbox", "--from", f"file://{spool}", "--workers", "4")
+    arguments = ("run", "billing:inbox", "--from", f"file://{spool}", "--processes", "4")
     log = (spool.parent / "log").open("w")
     run = start(*arguments, "--batch", "50", "--health", str(port), stdout=log, stderr=log)
     kills = harass(run, port, time.monotonic() + PATIENCE)
@@ -83,7 +83,7 @@ def test_every_line_takes_effect_once_although_processes_are_killed(
     # A message that was running alone when its worker was killed waits for its timeout.
     pending = "SELECT count(*) FROM oncebox_pending"
     wait_until(
-        lambda: oncebox("worker", "billing:inbox") and query(database, pending) == [(0,)],
+        lambda: oncebox("drain", "billing:inbox") and query(database, pending) == [(0,)],
         "something is left",
     )
     assert kills

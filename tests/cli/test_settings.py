@@ -38,7 +38,7 @@ def test_a_missing_settings_table_means_no_settings(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("worker = 2", "unknown setting 'worker' in {}, did you mean 'workers'?"),
+        ("process = 2", "unknown setting 'process' in {}, did you mean 'processes'?"),
         ("log_levle = 'INFO'", "unknown setting 'log_levle' in {}, did you mean 'log-level'?"),
         ("zzz = 'red'", "unknown setting 'zzz' in {}, known: all, app, at, batch, "),
         ("run = {batch = 3}", "unknown setting 'run' in {}, "),

@@ -23,8 +23,8 @@ URL = "sqlite:///inbox.db"
     [
         ("postgre://localhost/x", "did you mean 'postgres"),
         ("sqllite:///x.db", "did you mean 'sqlite'"),
-        ("mongodb://localhost/x", "known: sqlite, postgresql"),
-        ("inbox.db", "known: sqlite, postgresql"),
+        ("mongodb://localhost/x", "oncebox supports SQLite"),
+        ("inbox.db", "oncebox supports SQLite"),
         ("postgresql://localhost/x?nonsense=1", "cannot be parsed"),
         ("sqlite:///:memory:", "names no file"),
     ],

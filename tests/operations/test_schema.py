@@ -144,9 +144,10 @@ def test_names_that_are_not_identifiers_are_refused(name: str) -> None:
 
 @pytest.mark.only(("psycopg",))
 def test_a_runtime_role_needs_no_rights_to_change_the_schema(world: World) -> None:
-    """The grants of the documentation, word for word."""
-    world.inbox()
-    for statement in grants():
+    world.execute(
+        "DO $$ BEGIN CREATE ROLE worker LOGIN; EXCEPTION WHEN duplicate_object THEN END $$"
+    )
+    for statement in world.inbox().sql(grants_to="worker").splitlines():
         world.execute(statement)
     world.execute("GRANT ALL ON effects TO worker")
     restricted_url = world.url.replace("postgres@", "worker@")
@@ -175,14 +176,20 @@ def test_a_runtime_role_needs_no_rights_to_change_the_schema(world: World) -> No
         connection.execute("DROP TABLE oncebox_inbox")
 
 
-def grants() -> list[str]:
-    """The statements of the page about operating, with the role of its example made first."""
-    from pathlib import Path
+@pytest.mark.only(("psycopg",))
+def test_grants_are_for_the_tables_of_prefix_and_schema(world: World) -> None:
+    inbox = Inbox("billing", world.url, prefix="box_", schema="events")
+    statements = inbox.sql(grants_to="worker").splitlines()
+    assert statements[0] == 'GRANT USAGE ON SCHEMA "events" TO worker;'
+    assert statements[1] == 'GRANT SELECT ON "events"."box_schema_version" TO worker;'
+    assert all(statement.endswith(" TO worker;") for statement in statements)
+    with pytest.raises(ConfigurationError, match="role 'a; DROP' is not a plain SQL identifier"):
+        inbox.sql(grants_to="a; DROP")
 
-    page = Path(__file__).parents[2].joinpath("docs/operating.md").read_text()
-    block = page.split("```sql\n-- grants")[1].split("```")[0].split("\n", 1)[1]
-    made = "DO $$ BEGIN CREATE ROLE worker LOGIN; EXCEPTION WHEN duplicate_object THEN END $$"
-    return [made, *(partition.strip() for partition in block.split(";") if partition.strip())]
+
+def test_sqlite_has_no_grants() -> None:
+    with pytest.raises(ConfigurationError, match="SQLite has no roles"):
+        Inbox("billing", "sqlite:///x.db").sql(grants_to="worker")
 
 
 def failing(payload: dict[str, Any], tx: Any) -> None:

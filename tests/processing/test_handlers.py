@@ -109,7 +109,7 @@ def test_sync_and_async_handlers_together_are_refused(function: Any) -> None:
         HandlerError, match="is async, but handler handle is sync: all of an inbox must be sync"
     ):
         registry.add(function, "b", 1)
-    assert len(registry) == 1
+    assert len(registry.types) == 1
 
 
 def test_the_database_may_decide_first_between_sync_and_async() -> None:
@@ -137,7 +137,6 @@ def test_a_second_handler_for_the_same_messages_is_refused() -> None:
         HandlerError, match=r"'t' version 1 already has the handler handle: .*never"
     ):
         registry.add(lambda payload: None, "t", 1)
-    assert len(registry) == 2
 
 
 @pytest.mark.parametrize("bad", [0, -1, "1", 1.0, True, None])

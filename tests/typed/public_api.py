@@ -5,10 +5,19 @@ pyright is strict here: a public name whose type is unknown or partly unknown is
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
+
+import aiosqlite
+import psycopg
+import psycopg_pool
+import sqlalchemy as sa
+from django.db import connection as django_connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 
 from oncebox import (
     AsyncResult,
@@ -105,6 +114,73 @@ def register(inbox: Inbox) -> None:
     inbox.ignore("order.viewed")
 
 
+def register_with_connections(inbox: Inbox) -> list[Coroutine[Any, Any, None]]:
+    """The types of tx.connection and tx.session, and batch handlers."""
+
+    @inbox.on("a")
+    def with_psycopg(payload: bytes, tx: Transaction[psycopg.Connection[Any]]) -> None:
+        assert_type(tx.connection, psycopg.Connection[Any])
+
+    @inbox.on("b")
+    def with_session(payload: bytes, tx: Transaction[sa.Connection, Session]) -> None:
+        assert_type(tx.connection, sa.Connection)
+        assert_type(tx.session, Session)
+
+    @inbox.on("c")
+    async def with_async_session(
+        payload: bytes, tx: AsyncTransaction[AsyncConnection, AsyncSession]
+    ) -> None:
+        assert_type(tx.session, AsyncSession)
+
+    @inbox.on("d", batch=True)
+    def batch(payloads: list[dict[str, int]], tx: Transaction) -> None: ...
+
+    @inbox.on("e", batch=True)
+    async def abatch(payloads: list[Message]) -> None: ...
+
+    @inbox.upcast("d", from_version=1)
+    def upcast(old: dict[str, int]) -> dict[str, int]:
+        return old
+
+    assert_type(upcast({}), dict[str, int])
+    with_psycopg(b"", _unknown())
+    with_session(b"", _unknown())
+    batch([], _unknown())
+    return [with_async_session(b"", _unknown()), abatch([])]
+
+
+def claim(
+    inbox: Inbox,
+    file: sqlite3.Connection,
+    connection: psycopg.Connection[Any],
+    session: Session,
+    engine: sa.Engine,
+) -> None:
+    """Every kind of connection for claim(), and engines and pools for an inbox."""
+    for one in (file, connection, session, engine.connect(), django_connection):
+        assert_type(inbox.claim(one, "id", origin="shop"), bool)
+    assert_type(inbox.claim_many(file, ["id"]), list[bool])
+    assert_type(inbox.failed(session, "id", ValueError()), timedelta | None)
+    Inbox("billing", engine)
+    Inbox("billing", psycopg_pool.ConnectionPool())
+    Inbox("billing", psycopg_pool.AsyncConnectionPool())
+
+
+async def aclaim(
+    inbox: Inbox,
+    file: aiosqlite.Connection,
+    connection: psycopg.AsyncConnection[Any],
+    session: AsyncSession,
+    engine: AsyncEngine,
+) -> None:
+    """Every kind of connection for aclaim()."""
+    for one in (file, connection, session, engine.connect()):
+        assert_type(await inbox.aclaim(one, "id"), bool)
+    assert_type(await inbox.aclaim_many(file, ["id"]), list[bool])
+    assert_type(await inbox.afailed(session, "id", ValueError()), timedelta | None)
+    Inbox("billing", engine)
+
+
 def process(inbox: Inbox) -> None:
     """The sync methods."""
     try:
@@ -116,9 +192,6 @@ def process(inbox: Inbox) -> None:
         assert_type(outcomes[0].message, Message | None)
         assert_type(inbox.receive([]), list[Outcome])
         assert_type(inbox.drain(batch=10), Counter[Kind])
-        assert_type(inbox.claim(None, "id", origin="shop"), bool)
-        assert_type(inbox.claim_many(None, ["id"]), list[bool])
-        assert_type(inbox.failed(None, "id", ValueError()), timedelta | None)
     except OnceboxError as error:
         print(error)
     with inbox as opened:
@@ -131,9 +204,6 @@ async def aprocess(inbox: Inbox) -> None:
     assert_type(await inbox.aprocess([Delivery(b"{}")]), list[Outcome])
     assert_type(await inbox.areceive([]), list[Outcome])
     assert_type(await inbox.adrain(), Counter[Kind])
-    assert_type(await inbox.aclaim(None, "id"), bool)
-    assert_type(await inbox.aclaim_many(None, ["id"]), list[bool])
-    assert_type(await inbox.afailed(None, "id", ValueError()), timedelta | None)
     async with inbox as opened:
         assert_type(opened, Inbox)
 

@@ -17,7 +17,8 @@ from oncebox.cli.replay import replay
 from oncebox.cli.run import run
 from oncebox.cli.schema import migrate, sql
 from oncebox.cli.status import status
-from oncebox.cli.worker import worker, worker_process
+from oncebox.cli.worker import drain, worker
+from oncebox.cli.worker_process import worker_process
 
 __all__ = ["main"]
 
@@ -25,7 +26,7 @@ __all__ = ["main"]
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(oncebox.__version__, prog_name="oncebox")
 def main() -> None:
-    """The transactional inbox: every message takes effect once.
+    """The transactional inbox: the work of each message happens once.
 
     APP is your inbox as module:attribute, such as billing:inbox. Set it with the argument, with
     ONCEBOX_APP, or with `app` in the table [tool.oncebox] of pyproject.toml. That table also sets
@@ -36,6 +37,7 @@ def main() -> None:
 for command in (
     run,
     worker,
+    drain,
     worker_process,
     migrate,
     sql,

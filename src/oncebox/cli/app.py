@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,9 @@ class App(click.ParamType):  # type: ignore[type-arg] # not generic in every ver
         module, _, attribute = str(value).partition(":")
         if not module or not attribute:
             self.fail(f"{value!r} is not an inbox: write module:attribute, as in billing:inbox")
+        if "/" in module or module.endswith(".py"):
+            dotted = ".".join(Path(module).with_suffix("").parts)
+            self.fail(f"{value!r} names a file: write the module, as in {dotted}:{attribute}")
         return Reference(module, attribute)
 
 
@@ -47,6 +52,7 @@ class Reference:
         if "" not in sys.path:
             sys.path.insert(0, "")
         try:
+            _set_up_django()
             module = importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             if error.name is None or not self.module.startswith(error.name):
@@ -63,6 +69,14 @@ class Reference:
                 f"module {self.module!r} has no inbox {self.attribute!r}: {_inboxes_of(module)}"
             )
         return found
+
+
+def _set_up_django() -> None:
+    """Load Django's settings and apps, if DJANGO_SETTINGS_MODULE is set: models need them."""
+    if os.environ.get("DJANGO_SETTINGS_MODULE") and find_spec("django"):
+        import django
+
+        django.setup()
 
 
 def _inboxes_of(module: Any) -> str:

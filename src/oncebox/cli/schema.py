@@ -31,6 +31,11 @@ def migrate(app: Reference, claims_only: bool, dry_run: bool) -> None:
 @click.command()
 @app_argument
 @claims_only_option
-def sql(app: Reference, claims_only: bool) -> None:
+@click.option(
+    "--grants",
+    metavar="ROLE",
+    help="Instead, print the grants for a role that does not own the tables.",
+)
+def sql(app: Reference, claims_only: bool, grants: str | None) -> None:
     """Print every statement that `migrate` executes, for review."""
-    click.echo(app.load().sql(claims_only=claims_only), nl=False)
+    click.echo(app.load().sql(claims_only=claims_only, grants_to=grants), nl=False)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from oncebox.cli.processes import HealthAddress
 from oncebox.errors import ConfigurationError
 from oncebox.model.suggestions import suggestion
 
@@ -100,6 +101,8 @@ def _kinds(option: click.Option) -> tuple[tuple[type, ...], str]:
         return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):
         return (int,), "a whole number"
+    if isinstance(option.type, HealthAddress):
+        return (int, str), 'a port, or text such as "0.0.0.0:8086"'
     if isinstance(option.type, click.types.FloatParamType):
         return (int, float), "a number"
     return (str,), "text in quotes"

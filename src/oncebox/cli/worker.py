@@ -1,36 +1,57 @@
-"""Command `worker`: runs stored messages once. Hidden `worker-process`: a process of `run`."""
+"""Command `worker`: runs stored messages until it is stopped. Command `drain`: one pass."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import threading
-from contextlib import suppress
-from functools import partial
-from typing import Literal
-
 import click
 
-from oncebox.brokers.urls import source_of
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.options import batch_option
 from oncebox.cli.output import json_option, print_json
-from oncebox.cli.run import configure_logging, source_options
-from oncebox.inbox import Inbox
-from oncebox.services import Consumer, Worker
-from oncebox.services.loop import Loop
-from oncebox.services.supervisor import BEATS
+from oncebox.cli.processes import Processes, configure_logging, process_options, processes
+
+
+@click.command()
+@app_argument
+@click.option(
+    "--processes",
+    "count",
+    type=click.IntRange(1),
+    default=1,
+    envvar="ONCEBOX_PROCESSES",
+    show_default=True,
+    help="Worker processes.",
+)
+@process_options
+def worker(
+    app: Reference,
+    count: int,
+    health: tuple[str, int] | None,
+    batch: int,
+    log_level: str,
+) -> None:
+    """Run stored messages as they become due, until a signal stops it.
+
+    For messages that a webhook or your own loop passes to inbox.receive(), and for retries of those
+    that failed in inbox.process(). `oncebox run` has such workers of its own. Start as many as you
+    need, on any number of machines.
+
+    After the first SIGTERM or Ctrl-C, processes finish their messages in flight. A second signal
+    kills them, which loses no messages. A process that crashes or hangs is restarted.
+    """
+    configure_logging(log_level)
+    running = Processes(app, app.load(), batch=batch, log_level=log_level)
+    intro = f"{processes(count, 'worker')}, batches of up to {batch:,} stored messages"
+    raise SystemExit(running.run(intro, workers=count, health=health))
 
 
 @click.command()
 @app_argument
 @batch_option
 @json_option
-def worker(app: Reference, batch: int, as_json: bool) -> None:
+def drain(app: Reference, batch: int, as_json: bool) -> None:
     """Run the stored messages that are due, then exit.
 
-    For tests and cron jobs; `oncebox run` has its own workers.
+    For tests and cron jobs. `oncebox worker` does the same until it is stopped.
     """
     inbox = app.load()
     counts = called(inbox, inbox.drain, batch=batch)
@@ -39,61 +60,3 @@ def worker(app: Reference, batch: int, as_json: bool) -> None:
     else:
         shown = ", ".join(f"{n:,} {kind}" for kind, n in counts.items())
         click.echo(shown or "no messages were due")
-
-
-@click.command("worker-process", hidden=True)
-@app_argument
-@source_options
-@click.option("--role", type=click.Choice(["consumer", "worker", "finish"]), required=True)
-@click.option("--beat", type=int, required=True)
-@click.option("--life", type=int, required=True)
-@click.option("--log-level", default="INFO")
-def worker_process(
-    app: Reference,
-    url: str,
-    mode: Literal["inline", "stored"],
-    batch: int,
-    role: str,
-    beat: int,
-    life: int,
-    log_level: str,
-) -> None:
-    """One process of `run`."""
-    configure_logging(log_level)
-    inbox = app.load()
-    loop: Loop = (
-        Consumer(inbox, source_of(url), mode=mode, batch=batch)
-        if role == "consumer"
-        else Worker(inbox, batch=batch, until_idle=role == "finish")
-    )
-    os.set_blocking(beat, False)
-    loop.on_beat = partial(_send_heartbeat, beat)
-    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_stop_with_supervisor, args=(life, loop), daemon=True).start()
-    _serve(inbox, loop)
-
-
-def _send_heartbeat(pipe: int, waits_for: str) -> None:
-    """Write a heartbeat; if the supervisor is gone, the other pipe stops the process."""
-    with suppress(OSError):
-        os.write(pipe, BEATS[waits_for])
-
-
-def _stop_with_supervisor(life: int, loop: Loop) -> None:
-    """Stop when the supervisor ends, which closes its end of the pipe."""
-    os.read(life, 1)
-    loop.stop()
-
-
-def _serve(inbox: Inbox, loop: Loop) -> None:
-    if not inbox.is_async:
-        with inbox:
-            loop.run()
-        return
-
-    async def awaited() -> None:
-        async with inbox:
-            await loop.arun()
-
-    asyncio.run(awaited())

@@ -29,7 +29,12 @@ from oncebox.operations.dead_letters import DeadLetters
 from oncebox.operations.gaps import KeyGaps
 from oncebox.operations.inspection import Messages, read_rates, read_status
 from oncebox.operations.maintenance import Maintenance, drain_until_idle
-from oncebox.operations.methods import async_method, sync_method
+from oncebox.operations.methods import (
+    async_claim_method,
+    async_method,
+    sync_claim_method,
+    sync_method,
+)
 from oncebox.operations.purge import Purge
 from oncebox.operations.replays import Replays
 from oncebox.operations.schema import check_schema, migrate
@@ -42,6 +47,7 @@ from oncebox.processing.engine import Engine
 from oncebox.processing.handlers import Registry, checked_ordering, checked_retry
 from oncebox.processing.outcome_log import OutcomeLog
 from oncebox.storage.drivers.connect import target
+from oncebox.storage.drivers.contract import DatabaseTarget
 from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
 from oncebox.storage.stores import store_for
@@ -84,7 +90,7 @@ class Inbox(Registration):
     def __init__(
         self,
         name: str,
-        database: Any,
+        database: DatabaseTarget,
         *,
         identity: Identity | Callable[[Delivery], Message] | None = None,
         retry: Retry | None = None,
@@ -104,8 +110,7 @@ class Inbox(Registration):
         self.name = checked_name(name)
         self.transaction_timeout = checked_timeout(transaction_timeout)
         connected = target(database, pipeline=pipeline)
-        names = Names(prefix, schema)
-        store = store_for(connected.dialect, names)
+        store = store_for(connected.dialect, Names(prefix, schema))
         connection = InboxDatabase(connected, store, check_schema)
         self._context = Context(
             consumer=name,
@@ -142,7 +147,12 @@ class Inbox(Registration):
             slots=WorkerSlots(),
         )
         self._claims = CallerClaims(
-            name, names, keep_payload=keep_payload, has_hooks=bool(self._hooks), retry=self._retry
+            name,
+            connected.dialect,
+            store,
+            keep_payload=keep_payload,
+            has_hooks=bool(self._hooks),
+            retry=self._retry,
         )
         self.archives = Archives(self._context)
         self.dead_letters = DeadLetters(self._context)
@@ -180,8 +190,13 @@ class Inbox(Registration):
     migrate = sync_method(_migrate)
     amigrate = async_method(_migrate)
 
-    def sql(self, *, claims_only: bool = False) -> str:
-        """The statements that migrate() executes, for review."""
+    def sql(self, *, claims_only: bool = False, grants_to: str | None = None) -> str:
+        """The statements that migrate() executes, for review.
+
+        With `grants_to`, instead the GRANT statements for a role that does not own the tables.
+        """
+        if grants_to is not None:
+            return self._context.store.grants(grants_to, claims_only=claims_only)
         return self._context.store.script(claims_only=claims_only)
 
     # -- messages ---------------------------------------------------------------------------------
@@ -241,8 +256,8 @@ class Inbox(Registration):
             is_async, connection, id, properties, accept_retries=accept_retries
         )
 
-    claim = sync_method(_claim)
-    aclaim = async_method(_claim)
+    claim = sync_claim_method(_claim)
+    aclaim = async_claim_method(_claim)
 
     def _failed(
         self,
@@ -261,8 +276,8 @@ class Inbox(Registration):
         """
         return self._claims.failed(is_async, connection, id, error, properties)
 
-    failed = sync_method(_failed)
-    afailed = async_method(_failed)
+    failed = sync_claim_method(_failed)
+    afailed = async_claim_method(_failed)
 
     def _claim_many(
         self,
@@ -280,8 +295,8 @@ class Inbox(Registration):
             is_async, connection, messages, accept_retries=accept_retries
         )
 
-    claim_many = sync_method(_claim_many)
-    aclaim_many = async_method(_claim_many)
+    claim_many = sync_claim_method(_claim_many)
+    aclaim_many = async_claim_method(_claim_many)
 
     # -- inspection -------------------------------------------------------------------------------
 

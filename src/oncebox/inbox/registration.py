@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar, overload
 
 from oncebox.errors import HandlerError
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
 from oncebox.processing.handlers import Registry
+from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
 
+# For type checkers: a sync handler takes a Transaction, an async one an AsyncTransaction, and a
+# batch handler a list. Callers need not name these types.
+_Awaited = Coroutine[Any, Any, object]
+_Tx = Transaction[Any, Any]
+_AsyncTx = AsyncTransaction[Any, Any]
+_Handler = (
+    Callable[[Any], None]
+    | Callable[[Any, _Tx], None]
+    | Callable[[Any], _Awaited]
+    | Callable[[Any, _AsyncTx], _Awaited]
+)
+_BatchHandler = (
+    Callable[[list[Any]], None]
+    | Callable[[list[Any], _Tx], None]
+    | Callable[[list[Any]], _Awaited]
+    | Callable[[list[Any], _AsyncTx], _Awaited]
+)
+H = TypeVar("H", bound=_Handler)
+B = TypeVar("B", bound=_BatchHandler)
 F = TypeVar("F", bound=Callable[..., Any])
+U = TypeVar("U", bound=Callable[[Any], Any])
 
 
 class Registration:
     """The decorators of an inbox: which function handles which messages."""
 
     _registry: Registry
+
+    @overload
+    def on(
+        self,
+        type: str,
+        *,
+        version: int = 1,
+        batch: Literal[False] = False,
+        retry: Retry | None = None,
+        ordering: Ordering | None = None,
+    ) -> Callable[[H], H]: ...
+
+    @overload
+    def on(
+        self,
+        type: str,
+        *,
+        version: int = 1,
+        batch: Literal[True],
+        retry: Retry | None = None,
+        ordering: Ordering | None = None,
+    ) -> Callable[[B], B]: ...
+
+    @overload
+    def on(
+        self,
+        type: str,
+        *,
+        version: int = 1,
+        batch: bool,
+        retry: Retry | None = None,
+        ordering: Ordering | None = None,
+    ) -> Callable[[F], F]: ...
 
     def on(
         self,
@@ -29,8 +83,8 @@ class Registration:
     ) -> Callable[[F], F]:
         """Register a handler for messages of a type and version; "*" takes all other types.
 
-        The handler takes `(payload)` or `(payload, tx)`; its annotation says what the payload is
-        decoded into. With `batch`, it takes a list of payloads.
+        The handler takes `(payload)` or `(payload, tx)` and returns nothing; the annotation of its
+        payload says what it is decoded into. With `batch`, it takes a list of payloads.
         """
         if callable(type):
             name = getattr(type, "__name__", repr(type))
@@ -42,10 +96,10 @@ class Registration:
 
         return register
 
-    def upcast(self, type: str, *, from_version: int) -> Callable[[F], F]:
+    def upcast(self, type: str, *, from_version: int) -> Callable[[U], U]:
         """Register a function that converts decoded JSON from one version of a type to the next."""
 
-        def register(function: F) -> F:
+        def register(function: U) -> U:
             self._registry.add_upcaster(function, type, from_version)
             return function
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from oncebox.storage.drivers.contract import AsyncConnection, SyncConnection
 from oncebox.storage.steps import Steps, arun, run
 
 S = TypeVar("S")
@@ -35,6 +36,20 @@ def async_method(
 
     _describe(method, steps, prefix="a")
     return method
+
+
+def sync_claim_method(
+    steps: Callable[Concatenate[S, bool, Any, P], Steps[T]],
+) -> Callable[Concatenate[S, SyncConnection, P], T]:
+    """As sync_method(), for a method whose first argument is the caller's connection."""
+    return sync_method(steps)
+
+
+def async_claim_method(
+    steps: Callable[Concatenate[S, bool, Any, P], Steps[T]],
+) -> Callable[Concatenate[S, AsyncConnection, P], Coroutine[Any, Any, T]]:
+    """As async_method(), for a method whose first argument is the caller's connection."""
+    return async_method(steps)
 
 
 def _describe(method: Any, steps: Callable[..., Any], *, prefix: str) -> None:

@@ -8,7 +8,14 @@ from random import random
 from typing import Any, TypedDict
 from uuid import UUID
 
-from oncebox.errors import ClaimError, PayloadMismatch, SchemaMissing, SnapshotRisk, TooLate
+from oncebox.errors import (
+    ClaimError,
+    MissingPrivilege,
+    PayloadMismatch,
+    SchemaMissing,
+    SnapshotRisk,
+    TooLate,
+)
 from oncebox.model.identity.caller_messages import checked_message, valid_message
 from oncebox.model.message import Delivery, Message, RawHeaders, checked_deliveries
 from oncebox.model.outcome import Kind, Outcome
@@ -18,9 +25,7 @@ from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.connect import borrow, driver_of
 from oncebox.storage.records import Arrival, ClaimState, Entry
 from oncebox.storage.sql import migrations
-from oncebox.storage.sql.names import Names
 from oncebox.storage.steps import Steps
-from oncebox.storage.stores import store_for
 
 OWN_LOOP = "own_loop"
 """The name of the worker in attempts that inbox.failed() records."""
@@ -44,14 +49,21 @@ class CallerClaims:
     """Claims on the caller's connection."""
 
     def __init__(
-        self, consumer: str, names: Names, *, retry: Retry, keep_payload: bool, has_hooks: bool
+        self,
+        consumer: str,
+        dialect: str,
+        store: Store,
+        *,
+        retry: Retry,
+        keep_payload: bool,
+        has_hooks: bool,
     ) -> None:
         self._retry = retry
         self._has_hooks = has_hooks
         self._consumer = consumer
-        self._names = names
+        self._dialect = dialect
+        self._store = store
         self._keep_payload = keep_payload
-        self._stores: dict[str, Store] = {}
         self._is_checked = False
 
     def claim(
@@ -71,7 +83,7 @@ class CallerClaims:
         else:
             dialect, work = yield from borrow(connection, is_async=is_async)
         try:
-            state = yield from self._store(dialect).claim_one(
+            state = yield from self._store_for(dialect).claim_one(
                 work,
                 self._consumer,
                 arrival,
@@ -99,7 +111,7 @@ class CallerClaims:
             raise ClaimError(f"failed() takes the exception, got {type(error).__qualname__}")
         arrival = _arrival(id, **properties)
         dialect, work = yield from borrow(connection, is_async=is_async)
-        store = self._store(dialect)
+        store = self._store_for(dialect)
         try:
             yield from self._check_schema(store, work)
             attempts = 1 + (yield from store.count_failures(work, self._consumer, arrival.message))
@@ -164,7 +176,7 @@ class CallerClaims:
     ) -> Steps[str]:
         dialect, work = yield from borrow(connection, is_async=is_async)
         try:
-            states = yield from self._store(dialect).claim_many(
+            states = yield from self._store_for(dialect).claim_many(
                 work,
                 self._consumer,
                 arrivals,
@@ -177,10 +189,14 @@ class CallerClaims:
         _check_refused(arrivals, states)
         return states
 
-    def _store(self, dialect: str) -> Store:
-        if dialect not in self._stores:
-            self._stores[dialect] = store_for(dialect, self._names)
-        return self._stores[dialect]
+    def _store_for(self, dialect: str) -> Store:
+        """The store, if the connection is one to a database of its kind."""
+        if dialect != self._dialect:
+            raise ClaimError(
+                f"the connection is one of {dialect}, but inbox {self._consumer!r} uses "
+                f"{self._dialect}: claim in the database of the inbox"
+            )
+        return self._store
 
 
 def _arrival(
@@ -243,7 +259,12 @@ def _mismatch(message: Message) -> str:
 def _explain(error: Exception) -> None:
     """Raise a clearer error than the driver's, if there is one."""
     if error_codes.is_missing_table(error):
-        raise SchemaMissing("the tables of oncebox are missing: call inbox.migrate()") from error
+        raise SchemaMissing(
+            "the database of this connection has no tables of oncebox. Call inbox.migrate(), or "
+            "pass a connection to the database of the inbox"
+        ) from error
+    if error_codes.is_forbidden(error):
+        raise MissingPrivilege(str(error).splitlines()[0]) from error
     if error_codes.is_busy(error):
         raise SnapshotRisk(
             "another connection wrote to the database since this transaction began to read, or is "

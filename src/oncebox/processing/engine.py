@@ -91,12 +91,10 @@ class Engine(msgspec.Struct, frozen=True):
             self.slots.release(slot)
 
     def _check_use(self, is_async: bool, call: str) -> None:
-        """Raise unless there are handlers, and they are sync or async as the call is."""
+        """Raise unless the handlers are complete, and sync or async as the call is."""
         self.registry.set_async(is_async, f"a{call}" if is_async else call)
-        if not len(self.registry):
-            raise ConfigurationError(
-                f"inbox {self.context.consumer!r} has no handlers: register one with on()"
-            )
+        if not self.registry.is_checked:
+            self.registry.check(self.context.consumer)
 
     def _unit(self, is_async: bool, worker: str) -> Unit:
         context = self.context

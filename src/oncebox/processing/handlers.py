@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
-import typing
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,8 +20,8 @@ from oncebox.model.message import Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
 from oncebox.processing import decoding
+from oncebox.processing.signatures import Function, name_of, plain_function, read_signature
 
-Function = Callable[..., Any]
 ANY_TYPE = "*"
 
 
@@ -76,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
                 value = upcast(value)
             except Exception as error:
                 raise Undecodable(
-                    f"upcaster {_name(upcast)} failed: {type(error).__name__}: {error}"
+                    f"upcaster {name_of(upcast)} failed: {type(error).__name__}: {error}"
                 ) from error
         return self.handler.shape.convert(value)
 
@@ -95,11 +91,15 @@ class Registry:
         self._upcasters: dict[tuple[str, int], Function] = {}
         self._ignored: list[str] = []
         self._routes: dict[tuple[str, int], Route] = {}
+        self.is_checked = False
+        """True once check() has found the handlers complete."""
         self.is_async: bool | None = None
         self._because = ""
 
-    def __len__(self) -> int:
-        return len(self._handlers)
+    @property
+    def types(self) -> list[str]:
+        """The types that have a handler, sorted."""
+        return sorted({type_ for type_, _ in self._handlers})
 
     # -- registration -------------------------------------------------------------------------
 
@@ -114,17 +114,17 @@ class Registry:
         ordering: Ordering | None = None,
     ) -> None:
         """Register a handler. Raises HandlerError if it could never run."""
-        name = _name(function)
+        name = name_of(function)
         _check_type(type_, name)
         if "*" in type_ and type_ != ANY_TYPE:
             raise HandlerError(f'{name}: on() takes one type or "*"; patterns are for ignore()')
         _check_version(version, name)
         if (known := self._handlers.get((type_, version))) is not None:
             raise HandlerError(
-                f"{type_!r} version {version} already has the handler {_name(known.function)}: "
+                f"{type_!r} version {version} already has the handler {name_of(known.function)}: "
                 f"{name} would never run"
             )
-        annotation, takes_tx = _signature(function, batch=batch)
+        annotation, takes_tx = read_signature(function, batch=batch)
         shape = decoding.shape_of(annotation)
         self._check_async(function)
         self._handlers[type_, version] = Handler(
@@ -137,18 +137,39 @@ class Registry:
             retry=self._retry if retry is None else checked_retry(retry),
             ordering=self._ordering if ordering is None else checked_ordering(ordering),
         )
-        self._routes.clear()
+        self._changed()
 
     def add_upcaster(self, function: Function, type_: str, from_version: int) -> None:
         """Register a function that converts plain values from one version to the next."""
-        _check_type(type_, _name(function))
-        _check_version(from_version, _name(function))
-        if inspect.iscoroutinefunction(_called(function)):
-            raise HandlerError(f"upcaster {_name(function)} must be a plain function, not async")
+        _check_type(type_, name_of(function))
+        _check_version(from_version, name_of(function))
+        if inspect.iscoroutinefunction(plain_function(function)):
+            raise HandlerError(f"upcaster {name_of(function)} must be a plain function, not async")
         if (type_, from_version) in self._upcasters:
             raise HandlerError(f"{type_!r} version {from_version} already has an upcaster")
         self._upcasters[type_, from_version] = function
+        self._changed()
+
+    def _changed(self) -> None:
         self._routes.clear()
+        self.is_checked = False
+
+    def check(self, consumer: str) -> None:
+        """Raise ConfigurationError if there is no handler, or an upcaster leads to none."""
+        if not self._handlers:
+            raise ConfigurationError(f"inbox {consumer!r} has no handlers: register one with on()")
+        for type_, version in self._upcasters:
+            self._check_upcaster(type_, version)
+        self.is_checked = True
+
+    def _check_upcaster(self, type_: str, version: int) -> None:
+        to = version + 1
+        if (type_, to) not in self._handlers and (type_, to) not in self._upcasters:
+            raise HandlerError(
+                f"upcaster {name_of(self._upcasters[type_, version])} converts {type_!r} to "
+                f"version {to}, but version {to} has neither a handler nor an upcaster: register "
+                "one of them"
+            )
 
     def ignore(self, *patterns: str) -> None:
         """Ignore these types. A pattern such as `audit.*` matches all types that begin with it."""
@@ -171,10 +192,10 @@ class Registry:
             )
 
     def _check_async(self, function: Function) -> None:
-        called = _called(function)
+        called = plain_function(function)
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise HandlerError(f"handler {_name(function)} is a generator and would never run")
-        self.set_async(inspect.iscoroutinefunction(called), f"handler {_name(function)}")
+            raise HandlerError(f"handler {name_of(function)} is a generator and would never run")
+        self.set_async(inspect.iscoroutinefunction(called), f"handler {name_of(function)}")
 
     # -- routing ------------------------------------------------------------------------------
 
@@ -235,66 +256,9 @@ def check_result(handler: Handler, result: Any) -> None:
         if hasattr(result, "close"):
             result.close()
         raise HandlerError(
-            f"handler {_name(handler.function)} returned a {type(result).__name__}, which does not "
-            "run. Define the handler with async def, or as a plain function"
+            f"handler {name_of(handler.function)} returned a {type(result).__name__}, "
+            "which does not run. Define the handler with async def, or as a plain function"
         )
-
-
-def _signature(function: Function, *, batch: bool) -> tuple[Any, bool]:
-    """The annotation of the payload, and whether the function takes the transaction."""
-    name = _name(function)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise HandlerError(f"{function!r} is not a function") from error
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in positional if p.default is p.empty]
-    demands = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    misplaced = any(p.name == "tx" for p in [*positional[2:], *positional[:1]])
-    if not 1 <= len(required) <= 2 or demands or misplaced:
-        raise HandlerError(f"handler {name} must take (payload) or (payload, tx)")
-    takes_tx = len(required) == 2 or (len(positional) > 1 and positional[1].name == "tx")
-    return _annotation(function, positional[0], batch=batch), takes_tx
-
-
-def _annotation(function: Function, parameter: inspect.Parameter, *, batch: bool) -> Any:
-    if parameter.annotation is parameter.empty:
-        return Any
-    name = _name(function)
-    annotation: Any = parameter.annotation
-    if isinstance(annotation, str):
-        annotation = _resolve(function, annotation)
-    if not batch:
-        return annotation
-    if typing.get_origin(annotation) is not list:
-        raise HandlerError(f"batch handler {name} must take list[...], not {annotation!r}")
-    return typing.get_args(annotation)[0]
-
-
-def _resolve(function: Function, annotation: str) -> Any:
-    """Evaluate a postponed annotation where the function was defined, closure included."""
-    called = inspect.unwrap(_called(function))
-    scope = dict(getattr(called, "__globals__", {}))
-    names = called.__code__.co_freevars if inspect.isfunction(called) else ()
-    for name, cell in zip(names, called.__closure__ or () if names else (), strict=True):
-        with contextlib.suppress(ValueError):  # empty: the name is being defined right now
-            scope[name] = cell.cell_contents
-    try:
-        return eval(annotation, scope)  # what typing.get_type_hints does, for one parameter
-    except Exception as error:
-        raise HandlerError(
-            f"handler {_name(function)}: the annotation {annotation!r} cannot be resolved "
-            f"({error}); define the type at module level"
-        ) from error
-
-
-def _called(function: Function) -> Any:
-    """The plain function behind a partial, a method or a callable object."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function) and not inspect.isclass(function):
-        function = type(function).__call__
-    return getattr(function, "__func__", function)
 
 
 def _check_type(type_: str, name: str) -> None:
@@ -309,7 +273,3 @@ def _check_version(version: int, name: str) -> None:
 
 def _sync_or_async(is_async: bool) -> str:
     return "async" if is_async else "sync"
-
-
-def _name(function: Function) -> str:
-    return getattr(function, "__qualname__", repr(function))

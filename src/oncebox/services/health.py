@@ -1,7 +1,8 @@
-"""Health checks for orchestrators: an HTTP server on 127.0.0.1."""
+"""Health checks for orchestrators: an HTTP server, on 127.0.0.1 by default."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,22 +11,44 @@ from typing import Any
 
 import msgspec
 
+from oncebox.errors import ConfigurationError
 from oncebox.services.supervisor import Report, Supervisor
 
 
 @contextmanager
-def serve_health(port: int | None, supervisor: Supervisor) -> Iterator[None]:
-    """Serve /live (the supervisor runs) and /ready (no worker waits for database or source)."""
-    if port is None:
-        yield
+def serve_health(address: tuple[str, int] | None, supervisor: Supervisor) -> Iterator[str | None]:
+    """Serve /live (the supervisor runs) and /ready (no worker waits for database or source).
+
+    Yields the URL, or None without an address. Raises ConfigurationError if the port is taken.
+    """
+    if address is None:
+        yield None
         return
-    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(supervisor))
+    try:
+        server = _server_class(address[0])(address, _handler(supervisor))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot serve health checks on {_url(address)}: {error.strerror or error}. Choose "
+            "another port with --health"
+        ) from error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield
+        yield _url(server.server_address[:2]) + "/ready"
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _server_class(host: str) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    return Server
+
+
+def _url(address: Any) -> str:
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"http://{host}:{address[1]}"
 
 
 def _handler(supervisor: Supervisor) -> type[BaseHTTPRequestHandler]:

@@ -8,6 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from oncebox.errors import ConfigurationError
 from oncebox.storage.steps import run
 from support.stores import StoreHarness, arrival
 from support.worlds import MIGRATIONS
@@ -68,3 +69,16 @@ def test_the_script_creates_the_same_schema_as_the_migrations(
     assert harness.call("version")[0] == (1 if claims_only else 2)
     assert harness.call("migrate") == (MIGRATIONS[1:] if claims_only else [])
     assert harness.receive(arrival("a")) == "n"
+
+
+def test_grants_name_what_the_migrations_create(harness: StoreHarness) -> None:
+    if harness.store.dialect == "sqlite":
+        with pytest.raises(ConfigurationError, match="SQLite has no roles"):
+            harness.store.grants("worker")
+        return
+    statements = harness.store.grants("worker", claims_only=True).splitlines()
+    assert [s.removesuffix(" TO worker;").removeprefix("GRANT ") for s in statements] == [
+        'SELECT ON "oncebox_schema_version"',
+        'SELECT, INSERT, UPDATE, DELETE ON "oncebox_inbox", "oncebox_consumer"',
+        'USAGE, SELECT ON SEQUENCE "oncebox_seq"',
+    ]

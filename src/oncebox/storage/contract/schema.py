@@ -31,3 +31,10 @@ class SchemaStore(Protocol):
     def script(self, *, claims_only: bool = False) -> str:
         """The statements of migrate(), for review."""
         ...
+
+    def grants(self, role: str, *, claims_only: bool = False) -> str:
+        """The GRANT statements for a role that uses the tables and does not own them.
+
+        Raises ConfigurationError if the database has no roles.
+        """
+        ...

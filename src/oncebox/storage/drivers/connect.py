@@ -169,9 +169,12 @@ def _check_driver(name: str) -> None:
 
 def _unknown_scheme(url: str) -> str:
     scheme = re.split("[:/@]", url)[0]  # the rest of a URL may contain a password
+    hint = suggestion(scheme, _SCHEMES)
+    meant = f", {hint}" if hint.startswith("did you mean") else "."
     return (
-        f"unknown database URL scheme {scheme!r}, {suggestion(scheme, _SCHEMES)} "
-        "(write sqlite:///inbox.db or postgresql://host/name)"
+        f"unknown database URL scheme {scheme!r}{meant} oncebox supports SQLite "
+        "(sqlite:///inbox.db) and PostgreSQL (postgresql://host/name), also with a driver of "
+        "SQLAlchemy (postgresql+asyncpg://host/name)"
     )
 
 

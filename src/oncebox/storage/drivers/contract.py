@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from oncebox.storage.contract import Connection, Guard
@@ -105,6 +105,45 @@ class Work(Connection, Protocol):
         ...
 
 
+class PsycopgPool(Protocol):
+    """A ConnectionPool or AsyncConnectionPool of psycopg."""
+
+    def getconn(self, timeout: float | None = None) -> Any: ...
+
+    def putconn(self, conn: Any) -> Any: ...
+
+
+class SqlAlchemyEngine(Protocol):
+    """An Engine or AsyncEngine of SQLAlchemy."""
+
+    @property
+    def dialect(self) -> Any: ...
+
+    def connect(self) -> Any: ...
+
+    def dispose(self, close: bool = True) -> Any: ...
+
+
+class DatabaseAdapter(Protocol):
+    """An adapter: Django(alias), SqlAlchemy(engine), or an object that implements Database."""
+
+    def work(self) -> Any: ...
+
+    def acquire(self, work: Any) -> Any: ...
+
+
+class SyncConnection(Protocol):
+    """A connection for claim(): of sqlite3, psycopg, SQLAlchemy (also a Session) or Django."""
+
+    def commit(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """A connection for aclaim(): of aiosqlite, psycopg or SQLAlchemy (also an AsyncSession)."""
+
+    def commit(self) -> Awaitable[None]: ...
+
+
 class Listener(Protocol):
     """Waits for notifications that messages were stored."""
 
@@ -162,3 +201,7 @@ class Database(Protocol):
     def listen(self, channel: str) -> Listener | None:
         """A listener for notifications; None if the driver has none."""
         ...
+
+
+DatabaseTarget = str | PsycopgPool | SqlAlchemyEngine | DatabaseAdapter
+"""The database of an inbox: a URL, a pool, an engine, or an adapter such as Django()."""

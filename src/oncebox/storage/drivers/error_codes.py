@@ -36,6 +36,9 @@ class ErrorTable(msgspec.Struct, frozen=True, kw_only=True):
     aborted: Codes = NONE
     """An earlier error aborted the transaction."""
     missing_table: Codes = NONE
+    forbidden: Codes = NONE
+    """The role has no privilege for the statement."""
+    not_a_database: Codes = NONE
     prepared_statement: Codes = NONE
     """A prepared statement exists already, or does not exist: a pooler switched the session."""
     guard_failed: Codes = NONE
@@ -54,6 +57,8 @@ Meaning = Literal[
     "read_only",
     "aborted",
     "missing_table",
+    "forbidden",
+    "not_a_database",
     "prepared_statement",
     "guard_failed",
     "not_owner",
@@ -117,6 +122,7 @@ POSTGRES = ErrorTable(
             "3F000",  # undefined schema
         }
     ),
+    forbidden=frozenset({"42501"}),  # insufficient privilege
     prepared_statement=frozenset(
         {
             "42P05",  # duplicate prepared statement
@@ -153,6 +159,7 @@ SQLITE = ErrorTable(
         }
     ),
     busy=frozenset({sqlite3.SQLITE_BUSY}),
+    not_a_database=frozenset({sqlite3.SQLITE_NOTADB}),
 )
 
 TABLES = (POSTGRES, SQLITE)
@@ -183,6 +190,8 @@ def explain(error: BaseException | None) -> str:
         return ""
     if is_disk_full(error):
         return "the disk is full"
+    if _means(error, "not_a_database"):
+        return "this file is not a SQLite database: check the path in the URL"
     return "the server is read-only" if is_read_only(error) else ""
 
 
@@ -272,6 +281,11 @@ def is_missing_table(error: BaseException) -> bool:
         isinstance(link, sqlite3.OperationalError) and _SQLITE_MISSING_TABLE_TEXT in str(link)
         for link in _chain(error)
     )
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """True if the role of the connection has no privilege for the statement."""
+    return _means(error, "forbidden")
 
 
 def _means(error: BaseException, meaning: Meaning) -> bool:

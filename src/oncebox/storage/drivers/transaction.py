@@ -12,7 +12,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Generic, TypeVar
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncebox.errors import OnceboxError
 from oncebox.model.message import Message
@@ -20,12 +21,22 @@ from oncebox.storage.drivers.contract import Work
 from oncebox.storage.steps import arun, run
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    ConnectionT = TypeVarWithDefault("ConnectionT", default=Any)
+    SessionT = TypeVarWithDefault("SessionT", default=Any)
+else:
+    ConnectionT, SessionT = TypeVar("ConnectionT"), TypeVar("SessionT")
 
 
-class _Transaction:
+class _Transaction(Generic[ConnectionT, SessionT]):
     """The common part of Transaction and AsyncTransaction."""
 
     __slots__ = ("_message", "_work")
+
+    if not TYPE_CHECKING:  # typing allows one of two parameters only since Python 3.13
+        __class_getitem__ = classmethod(GenericAlias)
 
     def __init__(self, work: Work, message: Message | None) -> None:
         self._work = work
@@ -46,15 +57,17 @@ class _Transaction:
         return self._message
 
     @property
-    def connection(self) -> Any:
+    def connection(self) -> ConnectionT:
         """The driver's connection. Do not commit or roll back on it."""
         self._work.is_exposed = True
-        return self._work.connection
+        connection: ConnectionT = self._work.connection
+        return connection
 
     @property
-    def session(self) -> Any:
+    def session(self) -> SessionT:
         """With SQLAlchemy: a Session (or AsyncSession) joined to this transaction."""
-        return self._work.session
+        session: SessionT = self._work.session
+        return session
 
 
 class _Ended:
@@ -90,10 +103,13 @@ class Result:
         return run(self._work.rowcount(self._handle))
 
 
-class Transaction(_Transaction):
+class Transaction(_Transaction[ConnectionT, SessionT]):
     """The transaction of the claim: it commits a handler's writes once, or not at all.
 
     Write only through this transaction. A handler may run several times before it commits.
+
+    For type checkers, `Transaction[psycopg.Connection]` names the type of tx.connection, and
+    `Transaction[sqlalchemy.Connection, sqlalchemy.orm.Session]` that of tx.session too.
     """
 
     __slots__ = ()
@@ -169,7 +185,7 @@ class _MustAwait(Generic[T]):
         self._coroutine.close()
 
 
-class AsyncTransaction(_Transaction):
+class AsyncTransaction(_Transaction[ConnectionT, SessionT]):
     """The transaction of the claim, for async handlers; see Transaction."""
 
     __slots__ = ("_not_awaited",)

@@ -18,6 +18,7 @@ from typing import TypeVar
 from oncebox.errors import (
     ConfigurationError,
     DatabaseUnavailable,
+    MissingPrivilege,
     OnceboxError,
     TransactionEnded,
 )
@@ -119,6 +120,8 @@ def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Ste
             lost = yield from _clean_up(database, work, error)
             if lost or _is_temporary(error):
                 raise RetryTransaction from _database_error(error)
+            if error_codes.is_forbidden(error):
+                raise MissingPrivilege(_description(error)) from error
             raise
 
 

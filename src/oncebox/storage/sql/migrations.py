@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from oncebox.errors import CodeTooOld, SchemaMissing
 from oncebox.storage.contract import Connection
-from oncebox.storage.sql.names import Names
+from oncebox.storage.sql.names import Names, check_identifier
 from oncebox.storage.sql.statements import Migration, migrations, statements
 from oncebox.storage.steps import Steps
 
@@ -58,9 +58,26 @@ class SqlSchema:
         wanted = executed(self._wanted(claims_only), self._sql)
         return "\n\n".join(text.rstrip(";") + ";" for text in wanted) + "\n"
 
+    def grants(self, role: str, *, claims_only: bool = False) -> str:
+        """The statements that let a role use the tables, and not change them."""
+        made = [pair for migration in self._wanted(claims_only) for pair in migration.made()]
+        kinds = {kind: [name for k, name in made if k == kind] for kind, _ in made}
+        lines = [f'USAGE ON SCHEMA "{self.names.schema}"'] if self.names.schema else []
+        lines.append(f"SELECT ON {self.names.quoted('schema_version')}")
+        lines += [f"{_NEEDED[kind]} {', '.join(names)}" for kind, names in kinds.items()]
+        return "".join(f"GRANT {line} TO {check_identifier('role', role)};\n" for line in lines)
+
     def _wanted(self, claims_only: bool) -> list[Migration]:
         return self.migrations[:CLAIMS] if claims_only else self.migrations
 
+
+_NEEDED = {
+    "TABLE": "SELECT, INSERT, UPDATE, DELETE ON",
+    "VIEW": "SELECT ON",
+    "SEQUENCE": "USAGE, SELECT ON SEQUENCE",
+    "FUNCTION": "EXECUTE ON FUNCTION",
+}
+"""The privileges that a worker needs, by what a migration creates."""
 
 _REMEDY = (
     "call inbox.migrate(); with Django add 'oncebox.contrib.django' to INSTALLED_APPS and run "

@@ -16,9 +16,9 @@ class Names:
     """Fills in `{inbox}`, `{pending}`, ... in the .sql files."""
 
     def __init__(self, prefix: str = "oncebox_", schema: str | None = None) -> None:
-        _check("prefix", prefix, 63 - _ROOM)
+        check_identifier("prefix", prefix, 63 - _ROOM)
         if schema is not None:
-            _check("schema", schema, 63)
+            check_identifier("schema", schema)
         self.prefix = prefix
         self.schema = schema
 
@@ -36,9 +36,11 @@ class Names:
         return f'INDEX "{self.prefix}{match[2]}"' if match[1] else self.quoted(match[2])
 
 
-def _check(what: str, value: str, limit: int) -> None:
+def check_identifier(what: str, value: str, limit: int = 63) -> str:
+    """Return a name that needs no quotes. Raises ConfigurationError."""
     if not _IDENTIFIER.fullmatch(value) or len(value) > limit:
         raise ConfigurationError(
             f"{what} {value!r} is not a plain SQL identifier: use a-z, 0-9 and _, "
             f"not beginning with a digit, at most {limit} characters"
         )
+    return value

@@ -14,6 +14,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _SERVES = re.compile(r"^(?:-- )?serves: (\d+)\n", re.MULTILINE)
 _TOPIC = re.compile(r"^(\w+)$", re.MULTILINE)
 _MADE = re.compile(r'CREATE (TABLE|SEQUENCE|VIEW|FUNCTION) ((?:"\w+"\.)?"\w+")')
+_NUMBERED = re.compile(r'AS IDENTITY \(SEQUENCE NAME ((?:"\w+"\.)?"\w+")')
 _INDEXED = re.compile(r'CREATE (?:UNIQUE )?INDEX ("\w+") ON ((?:"\w+"\.)?)')
 _ADDED = re.compile(r'ALTER TABLE ((?:"\w+"\.)?"\w+") ADD COLUMN (\w+)')
 _COMMENT = re.compile(r"^--[^\n]*\n", re.MULTILINE)
@@ -39,6 +40,14 @@ class Migration(msgspec.Struct, frozen=True):
     serves: int
     """The oldest version that code must know to work with this version of the schema."""
     statements: list[Statement]
+
+    def made(self) -> list[tuple[str, str]]:
+        """What this migration creates: the kind, such as TABLE, and the quoted name."""
+        made = [
+            (found[1], found[2]) for s in self.statements for found in [_MADE.match(s.sql)] if found
+        ]
+        numbered = [name for s in self.statements for name in _NUMBERED.findall(s.sql)]
+        return made + [("SEQUENCE", name) for name in numbered]
 
     def undone(self) -> list[str]:
         """The statements that undo this migration, in order."""

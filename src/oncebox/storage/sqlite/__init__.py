@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from oncebox.errors import ConfigurationError
 from oncebox.storage.sql.reading import SqlReading
 from oncebox.storage.sqlite.caller_claims import SqliteCallerClaims
 from oncebox.storage.sqlite.dead_letters import SqliteDeadLetters
@@ -28,6 +29,11 @@ class SqliteStore(
     SqlReading,
 ):
     """The store on SQLite 3.37 and newer."""
+
+    def grants(self, role: str, *, claims_only: bool = False) -> str:
+        raise ConfigurationError(
+            "SQLite has no roles: the permissions of the file and its folder decide who may write"
+        )
 
     def _moment(self, value: Any) -> datetime | None:
         return instant(value)

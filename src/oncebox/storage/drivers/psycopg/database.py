@@ -73,8 +73,8 @@ class PsycopgDatabase:
             raise ConfigurationError(f"the database URL cannot be parsed: {error}") from error
 
     def open(self) -> Steps[None]:
-        if self._owned:
-            yield self.pool.open
+        """Nothing to do: the pool is opened after the first connection, see _attach()."""
+        yield from ()
 
     def close(self) -> Steps[None]:
         if self._owned:
@@ -93,6 +93,10 @@ class PsycopgDatabase:
 
     def _attach(self, work: PsycopgWork) -> Steps[None]:
         attach = work.aattach if self.is_async else work.attach
+        if self._owned and self.pool.closed:
+            # The pool would try for ten seconds, log each try, and hide the error.
+            yield from self._connect_directly()
+            yield self.pool.open
         try:
             yield partial(attach, self.pool.getconn)
         except psycopg_pool.PoolTimeout:
