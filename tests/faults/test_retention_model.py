@@ -186,6 +186,7 @@ def finds_violations(
             make_blind(world, blind_for)
         if without == "watermark" and world.is_postgres:
             replace_in(world, "oncebox_claim", "WHEN m.produced < v_watermark", "WHEN false")
+            replace_in(world, "oncebox_claim_single", "WHEN p_produced < v_watermark", "WHEN false")
         own = folder / str(seed)
         own.mkdir()
         if RetentionModel(world, own, seed, size, without=without).finds_violations():

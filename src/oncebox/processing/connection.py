@@ -30,6 +30,9 @@ class InboxDatabase:
 
     def open(self, is_async: bool) -> Steps[Database]:
         """Return the open database. The first call connects and checks the schema."""
+        database = self.current
+        if database is not None and self._ready and self._opened_by == os.getpid():
+            return database  # the usual case
         with self._lock:
             if self.current is None:
                 self.current = self.target.make(is_async)

@@ -91,6 +91,19 @@ def test_the_guard_passes_in_the_claims_transaction_and_in_no_other(harness: Sto
             harness.store.guard(work, claims.token)
 
 
+def test_the_guard_stops_the_counters_too(harness: StoreHarness) -> None:
+    with harness.transaction() as work:
+        claims = harness.claim(work, arrival("a"))
+        harness.store.guard(work, claims.token)
+        run(harness.store.record(work, "c", "w", [entry(Kind.done, "a", 1)]))
+    with pytest.raises(Exception, match=r"not the transaction of the claim|no such savepoint"):
+        with harness.transaction() as work:
+            harness.claim(work, arrival("b"), ordered=False)
+            harness.store.guard(work, claims.token)
+            run(harness.store.record(work, "c", "w", [entry(Kind.done, "b", 2)]))
+    assert harness.query("SELECT received, done FROM oncebox_minute_counter") == [(1, 1)]
+
+
 def test_payloads_are_kept_as_they_are_or_not_at_all(harness: StoreHarness) -> None:
     body = bytes(range(256))
     with harness.transaction() as work:

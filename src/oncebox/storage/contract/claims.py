@@ -125,7 +125,7 @@ class ClaimStore(Protocol):
 
     def record(
         self,
-        connection: Connection,
+        connection: Guarded,
         consumer: str,
         worker: str,
         entries: Sequence[Entry],

@@ -27,7 +27,7 @@ class Connection(Protocol):
         ...
 
 
-class Guarded(Protocol):
+class Guarded(Connection, Protocol):
     """A transaction that executes a guard before its COMMIT."""
 
     guard: Guard | None

@@ -37,6 +37,12 @@ class PostgresClaims(SqlSchema):
         timeout: float | None = None,
         any_snapshot: bool = True,
     ) -> Steps[Claims]:
+        if len(arrivals) == 1:
+            params = self._single(consumer, arrivals[0], ordered=ordered, timeout=timeout)
+            params["any_snapshot"] = any_snapshot
+            if not keep_payload:
+                params["payload"] = None
+            return (yield from self._claimed_single(connection, params))
         params = self._arrived(consumer, arrivals, ordered=ordered, timeout=timeout)
         params["any_snapshot"] = any_snapshot
         if not keep_payload:
@@ -76,6 +82,34 @@ class PostgresClaims(SqlSchema):
         answers, seqs, xid = found[0]
         return Claims(answers or "", seqs or [], xid)
 
+    def _claimed_single(self, connection: Connection, params: rows.Row) -> Steps[Claims]:
+        found = yield from connection.fetch(self._sql["claim_single"], params)
+        answer, seq, xid = found[0]
+        return Claims(answer, [seq], xid)
+
+    def _single(
+        self, consumer: str, arrival: Arrival, *, ordered: bool, timeout: float | None
+    ) -> rows.Row:
+        """One message as scalars."""
+        message, delivery = arrival.message, arrival.delivery
+        return {
+            "consumer": consumer,
+            "lock": self._lock(consumer, message.key) if ordered else None,
+            "origin": message.origin,
+            "message_id": message.id,
+            "type": message.type,
+            "version": message.version,
+            "key": message.key,
+            "payload": message.payload,
+            "content_hash": message.content_hash,
+            "headers": headers_json(message.headers),
+            "source": delivery.source,
+            "coordinates": delivery.coordinates,
+            "occurred_at": message.occurred_at,
+            "produced_at": message.produced_at,
+            "timeout": milliseconds(timeout),
+        }
+
     def _arrived(
         self, consumer: str, arrivals: Sequence[Arrival], *, ordered: bool, timeout: float | None
     ) -> rows.Row:
@@ -103,6 +137,9 @@ class PostgresClaims(SqlSchema):
     def _locks(self, consumer: str, keys: Iterable[str | None]) -> list[int]:
         scope = f"{self.scope}\0{consumer}"
         return sorted({lock_number(scope, key) for key in keys if key})
+
+    def _lock(self, consumer: str, key: str | None) -> int | None:
+        return lock_number(f"{self.scope}\0{consumer}", key) if key else None
 
     def _purge_lock(self, consumer: str) -> int:
         """The advisory lock that purges share. The NUL keeps it apart from the locks of keys."""
@@ -177,7 +214,7 @@ class PostgresClaims(SqlSchema):
 
     def record(
         self,
-        connection: Connection,
+        connection: Guarded,
         consumer: str,
         worker: str,
         entries: Sequence[Entry],
@@ -192,7 +229,15 @@ class PostgresClaims(SqlSchema):
         if notify and rows.has_ready(left):
             channel = {"channel": self.channel(consumer)}
             yield from connection.execute(self._sql["notify"], channel)
-        yield from connection.execute(self._sql["count"], {**context, **rows.counters(entries)})
+        yield from self._count(connection, {**context, **rows.counters(entries)})
+
+    def _count(self, connection: Guarded, counts: rows.Row) -> Steps[None]:
+        """Add to the counters. If the commit has a guard, its statement does that: see guard()."""
+        if connection.guard is None:
+            yield from connection.execute(self._sql["count"], counts)
+        else:
+            xid = connection.guard[1]["xid"]
+            connection.guard = (self._sql["count_and_guard"], {**counts, "xid": xid})
 
     def _record(
         self, connection: Connection, context: rows.Row, left: Sequence[Entry]

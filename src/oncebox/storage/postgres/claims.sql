@@ -6,6 +6,14 @@ SELECT answers, seqs, xid FROM {claim}(
   :sources::text[], :coordinates::text[], :occurred::timestamptz[], :produced::timestamptz[],
   :timeout::text, :any_snapshot::boolean);
 
+-- name: claim_single
+-- Claims one message.
+SELECT answer, seq, xid FROM {claim_single}(
+  :consumer::text, :lock::bigint, :origin::text, :message_id::text, :type::text, :version::integer,
+  :key::text, :payload::bytea, :content_hash::bytea, :headers::text, :source::text,
+  :coordinates::text, :occurred_at::timestamptz, :produced_at::timestamptz, :timeout::text,
+  :any_snapshot::boolean);
+
 -- name: count_failures
 -- How often a message failed in the caller's own loop.
 SELECT count(*) FROM {attempt}
@@ -85,6 +93,20 @@ INSERT INTO {minute_counter} AS m (consumer, minute, worker, received, done, dup
                            stored, dead, quarantined, ignored)
 VALUES (:consumer, date_trunc('minute', clock_timestamp()), :worker, :received, :done, :duplicate,
         :failed, :blocked, :stored, :dead, :quarantined, :ignored)
+ON CONFLICT (consumer, minute, worker) DO UPDATE SET
+  received = m.received + excluded.received, done = m.done + excluded.done,
+  duplicate = m.duplicate + excluded.duplicate, failed = m.failed + excluded.failed,
+  blocked = m.blocked + excluded.blocked, stored = m.stored + excluded.stored,
+  dead = m.dead + excluded.dead, quarantined = m.quarantined + excluded.quarantined,
+  ignored = m.ignored + excluded.ignored;
+
+-- name: count_and_guard
+-- As count, and fails as guard does: the last statement before COMMIT.
+INSERT INTO {minute_counter} AS m (consumer, minute, worker, received, done, duplicate, failed, blocked,
+                           stored, dead, quarantined, ignored)
+SELECT :consumer, date_trunc('minute', clock_timestamp()), :worker, :received, :done, :duplicate,
+       :failed, :blocked, :stored, :dead, :quarantined, :ignored
+WHERE {guard}(:xid::text)
 ON CONFLICT (consumer, minute, worker) DO UPDATE SET
   received = m.received + excluded.received, done = m.done + excluded.done,
   duplicate = m.duplicate + excluded.duplicate, failed = m.failed + excluded.failed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg.pq import Format, TransactionStatus
@@ -19,6 +19,9 @@ class BorrowedPsycopg:
     """Executes statements in the caller's transaction, and changes nothing else."""
 
     __slots__ = ("_connection", "_is_async")
+
+    guard: ClassVar[None] = None
+    """The caller commits, so nothing guards the commit."""
 
     def __init__(self, connection: Any) -> None:
         # In a pipeline the status lags behind: with autocommit, only a transaction that psycopg

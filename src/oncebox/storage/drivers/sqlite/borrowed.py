@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from oncebox.errors import NotInTransaction
 from oncebox.storage.drivers.parameters import translate
@@ -18,6 +18,9 @@ class BorrowedSqlite:
     """Executes statements in the caller's transaction, and changes nothing else."""
 
     __slots__ = ("_connection", "_is_async", "insert")
+
+    guard: ClassVar[None] = None
+    """The caller commits, so nothing guards the commit."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

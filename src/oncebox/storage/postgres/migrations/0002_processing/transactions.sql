@@ -19,10 +19,11 @@ $fence$;
 -- name: guard
 -- Fails unless this is still the transaction of the claim. It is sent in one pipeline with COMMIT, so
 -- an error here prevents the COMMIT.
-CREATE FUNCTION {guard}(p_xid text) RETURNS void LANGUAGE plpgsql AS $guard$
+CREATE FUNCTION {guard}(p_xid text) RETURNS boolean LANGUAGE plpgsql AS $guard$
 BEGIN
   IF pg_current_xact_id_if_assigned()::text IS DISTINCT FROM p_xid THEN
     RAISE EXCEPTION 'this is not the transaction of the claim any more' USING ERRCODE = 'OB001';
   END IF;
+  RETURN true;
 END
 $guard$;
