@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -137,6 +137,18 @@ def register_with_connections(inbox: Inbox) -> list[Coroutine[Any, Any, None]]:
 
     @inbox.on("e", batch=True)
     async def abatch(payloads: list[Message]) -> None: ...
+
+    @inbox.around
+    def hook(tx: Transaction) -> Iterator[None]:
+        assert_type(tx.messages, Sequence[Message])
+        yield
+
+    @inbox.around
+    async def ahook(tx: AsyncTransaction) -> AsyncIterator[None]:
+        yield
+
+    hook(_unknown())
+    ahook(_unknown())
 
     @inbox.upcast("d", from_version=1)
     def upcast(old: dict[str, int]) -> dict[str, int]:

@@ -58,6 +58,8 @@ inbox.on("order", batch=True)(orders)
 inbox.on("order")(one_order)
 inbox.on(7)  # rejected
 inbox.upcast("order", from_version=1)(three)  # rejected
+inbox.around(three)  # rejected
+inbox.around(no_argument)  # rejected
 
 
 @inbox.on("order.paid")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Literal, TypeVar, overload
 
 from oncebox.errors import HandlerError
@@ -31,6 +31,11 @@ _BatchHandler = (
 H = TypeVar("H", bound=_Handler)
 B = TypeVar("B", bound=_BatchHandler)
 F = TypeVar("F", bound=Callable[..., Any])
+G = TypeVar(
+    "G",
+    bound=Callable[[Transaction[Any, Any]], Iterator[None]]
+    | Callable[[AsyncTransaction[Any, Any]], AsyncIterator[None]],
+)
 U = TypeVar("U", bound=Callable[[Any], Any])
 
 
@@ -95,6 +100,16 @@ class Registration:
             return function
 
         return register
+
+    def around(self, function: G) -> G:
+        """Register a hook around each handler: a generator function of (tx) that yields once.
+
+        The handler runs at the `yield`, inside the hook and inside its savepoint, and its error is
+        raised there. A hook may replace the error, but not suppress it. The hook that is registered
+        first is the outermost. On PostgreSQL, the error of a pipelined statement may come later.
+        """
+        self._registry.add_hook(function)
+        return function
 
     def upcast(self, type: str, *, from_version: int) -> Callable[[U], U]:
         """Register a function that converts decoded JSON from one version of a type to the next."""

@@ -20,6 +20,7 @@ from oncebox.model.message import Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
 from oncebox.processing import decoding
+from oncebox.processing.around import Hook, hook_of
 from oncebox.processing.signatures import Function, name_of, plain_function, read_signature
 
 ANY_TYPE = "*"
@@ -90,6 +91,8 @@ class Registry:
         self._handlers: dict[tuple[str, int], Handler] = {}
         self._upcasters: dict[tuple[str, int], Function] = {}
         self._ignored: list[str] = []
+        self.hooks: list[Hook] = []
+        """What runs around each handler, in the order of registration."""
         self._routes: dict[tuple[str, int], Route] = {}
         self.is_checked = False
         """True once check() has found the handlers complete."""
@@ -149,6 +152,12 @@ class Registry:
             raise HandlerError(f"{type_!r} version {from_version} already has an upcaster")
         self._upcasters[type_, from_version] = function
         self._changed()
+
+    def add_hook(self, function: Function) -> None:
+        """Register a generator function that runs around each handler."""
+        hook, is_async = hook_of(function)
+        self.set_async(is_async, f"hook {name_of(function)}")
+        self.hooks.append(hook)
 
     def _changed(self) -> None:
         self._routes.clear()

@@ -20,6 +20,7 @@ from oncebox.model.ordering import Ordering, runs
 from oncebox.model.outcome import Outcome
 from oncebox.model.position import Advance
 from oncebox.model.sequencing import Gaps
+from oncebox.processing.around import Hook, surround
 from oncebox.processing.handlers import check_result
 from oncebox.processing.observer import Observer
 from oncebox.processing.plan import Plan
@@ -42,6 +43,8 @@ class Unit(msgspec.Struct, frozen=True):
     """The name of the worker, for counters and attempts."""
     transaction: Callable[..., Any]
     """The class of the handlers' `tx`: Transaction or AsyncTransaction."""
+    hooks: Sequence[Hook]
+    """What runs around each handler, the outermost first."""
     observer: Observer
     ordering: Ordering
     random: Callable[[], float]
@@ -231,29 +234,22 @@ def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     assert route is not None
     handler = route.handler
     payload = [item.payload() for item in call] if handler.batch else call[0].payload()
-    tx = unit.transaction(work, None if handler.batch else call[0].message)
-    args = (payload, tx) if handler.takes_tx else (payload,)
+    messages = [item.message for item in call]
+    tx = unit.transaction(work, messages, is_batch=handler.batch)
+    run = partial(handler.function, *((payload, tx) if handler.takes_tx else (payload,)))
     started = time.monotonic()
     try:
-        result = yield partial(handler.function, *args)
+        result = yield surround(unit.hooks, tx, run) if unit.hooks else run
     except BaseException as error:
         with suppress(OnceboxError):
             tx._end()
-        _report_handler(unit, call, started, error)
+        unit.observer.handler_finished(unit.consumer, messages, time.monotonic() - started, error)
         raise
     tx._end()
-    _report_handler(unit, call, started, None)
+    unit.observer.handler_finished(unit.consumer, messages, time.monotonic() - started, None)
     if result is not None:
         check_result(handler, result)
     yield from work.after_handler()
-
-
-def _report_handler(
-    unit: Unit, call: list[Item], started: float, error: BaseException | None
-) -> None:
-    messages = [item.message for item in call]
-    seconds = time.monotonic() - started
-    unit.observer.handler_finished(unit.consumer, messages, seconds, error)
 
 
 def _ends_unit(work: Work, error: Exception) -> bool:

@@ -33,14 +33,15 @@ else:
 class _Transaction(Generic[ConnectionT, SessionT]):
     """The common part of Transaction and AsyncTransaction."""
 
-    __slots__ = ("_message", "_work")
+    __slots__ = ("_is_batch", "_messages", "_work")
 
     if not TYPE_CHECKING:  # typing allows one of two parameters only since Python 3.13
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __init__(self, work: Work, message: Message | None) -> None:
+    def __init__(self, work: Work, messages: Sequence[Message], *, is_batch: bool = False) -> None:
         self._work = work
-        self._message = message
+        self._messages = messages
+        self._is_batch = is_batch
 
     def _end(self) -> None:
         """Refuse further use: threads and tasks that the handler started must not write any
@@ -50,11 +51,14 @@ class _Transaction(Generic[ConnectionT, SessionT]):
     @property
     def message(self) -> Message:
         """The message whose payload the handler got. Raises OnceboxError in a batch handler."""
-        if self._message is None:
-            raise OnceboxError(
-                "tx.message does not exist in a batch handler: take the payload as list[Message]"
-            )
-        return self._message
+        if self._is_batch:
+            raise OnceboxError("tx.message does not exist in a batch handler: use tx.messages")
+        return self._messages[0]
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages whose payloads the handler got: several in a batch handler."""
+        return self._messages
 
     @property
     def connection(self) -> ConnectionT:
@@ -190,8 +194,8 @@ class AsyncTransaction(_Transaction[ConnectionT, SessionT]):
 
     __slots__ = ("_not_awaited",)
 
-    def __init__(self, work: Work, message: Message | None) -> None:
-        super().__init__(work, message)
+    def __init__(self, work: Work, messages: Sequence[Message], *, is_batch: bool = False) -> None:
+        super().__init__(work, messages, is_batch=is_batch)
         self._not_awaited: set[_MustAwait[Any]] = set()
 
     def execute(self, sql: str, /, *args: Any, **params: Any) -> Awaitable[AsyncResult]:
