@@ -130,12 +130,13 @@ class UnknownVersion(OnceboxError):
 
 
 class PayloadTooLarge(OnceboxError):
-    """the payload is larger than payload_limit of the inbox"""
+    """the payload is larger than payload_limit of the inbox: raise the limit, or let the producer
+    send a reference"""
 
 
 class TransactionLost(OnceboxError):
-    """the transaction ended before its commit, and nothing of it is committed: a handler must not
-    end it; to roll back, raise an exception"""
+    """the transaction ended before its commit: a handler must not end it; to roll back, raise an
+    exception"""
 
     culprit: object | None = None
     """The item of the batch whose handler ended it, if that is certain."""
@@ -146,7 +147,7 @@ class TransactionEnded(TransactionLost):
     so part of its work may be committed: raise an exception instead, and oncebox rolls back"""
 
 
-class GuardFailed(OnceboxError):
+class CommittedByHandler(OnceboxError):
     """a handler committed the transaction of the claim, so it is unknown how much of the work of
     its messages is done: check each message by hand, then retry or discard it"""
 
@@ -174,10 +175,12 @@ class Reject(OnceboxError):
 
 
 class RetryAfter(OnceboxError):
-    """the handler asks for another attempt after a delay"""
+    """the handler asks for another attempt after a delay; this one counts as failed"""
 
     def __init__(self, delay: timedelta, message: str | None = None) -> None:
         if not isinstance(delay, timedelta):
-            raise ConfigurationError(f"RetryAfter takes a timedelta, got {delay!r}")
+            raise ConfigurationError(
+                f"RetryAfter takes a timedelta, got {delay!r}: write timedelta(seconds=5)"
+            )
         super().__init__(message or f"another attempt in {delay}")
         self.delay = delay

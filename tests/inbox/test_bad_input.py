@@ -333,7 +333,7 @@ def test_a_batch_handler_has_no_single_message(world: World) -> None:
 
     world.on(inbox, "order", many, batch=True)
     (outcome,) = world.process(inbox, [order("a")])
-    assert "take the payload as list[Message]" in str(outcome.error)
+    assert "use tx.messages" in str(outcome.error)
 
 
 def test_a_handler_sees_its_message(world: World) -> None:

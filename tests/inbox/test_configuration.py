@@ -18,6 +18,12 @@ from support.worlds import order
 URL = "sqlite:///inbox.db"
 
 
+@pytest.mark.parametrize("limit", [0, -1, True, "16 MB", None])
+def test_a_payload_limit_is_a_number_of_bytes(limit: Any) -> None:
+    with pytest.raises(ConfigurationError, match="payload_limit must be a number of bytes"):
+        Inbox("billing", URL, payload_limit=limit)
+
+
 @pytest.mark.parametrize(
     ("url", "remedy"),
     [

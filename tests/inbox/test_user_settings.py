@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -333,12 +333,12 @@ def test_outcomes_that_need_attention_are_logged_without_values(
     def fail(payload: dict[str, Any]) -> None:
         raise ValueError("secret")
 
-    world.on(inbox, "order", fail)
+    world.on(inbox, "order", fail, retry=Retry(initial_delay=timedelta(seconds=4), jitter=0))
     with caplog.at_level(logging.WARNING, "oncebox"):
         world.process(inbox, [order("a"), Delivery(b"secret")])
     assert [record.message for record in caplog.records] == [
         "billing: message 'a' of type 'order' failed and is stored for another attempt "
-        "(ValueError)",
+        "(attempt 1, ValueError, next attempt in 4 s)",
         "billing: a delivery is quarantined (missing_id)",
     ]
 

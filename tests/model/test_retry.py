@@ -96,7 +96,9 @@ def test_retry_after_a_negative_delay_means_now() -> None:
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        ({"max_attempts": 0}, "max_attempts must be at least 1, got 0"),
+        ({"max_attempts": 0}, "max_attempts must be an integer of at least 1, got 0"),
+        ({"max_attempts": "5"}, "max_attempts must be an integer of at least 1, got '5'"),
+        ({"factor": "2"}, "factor must be a number, got '2'"),
         ({"initial_delay": timedelta(seconds=-1)}, "0 <= initial_delay <= max_delay"),
         ({"initial_delay": timedelta(hours=1)}, "0 <= initial_delay <= max_delay"),
         ({"factor": 0.5}, "factor >= 1"),

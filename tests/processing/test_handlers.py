@@ -141,9 +141,11 @@ def test_a_second_handler_for_the_same_messages_is_refused() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, "1", 1.0, True, None])
 def test_a_version_is_an_integer_from_one(bad: Any) -> None:
-    with pytest.raises(HandlerError, match=f"handle: a version must be an int from 1, got {bad!r}"):
+    with pytest.raises(
+        HandlerError, match=f"handle: a version must be an int of at least 1, got {bad!r}"
+    ):
         make().add(handle, "t", bad)
-    with pytest.raises(HandlerError, match="a version must be an int from 1"):
+    with pytest.raises(HandlerError, match="a version must be an int of at least 1"):
         make().add_upcaster(handle, "t", bad)
 
 

@@ -65,7 +65,9 @@ def test_a_payload_over_the_limit_is_not_routed() -> None:
     registry.add(handle, "t", 1)
     assert registry.route(message(payload=b"123"))
     for type_ in ("t", "unknown"):
-        with pytest.raises(PayloadTooLarge, match="has 4 bytes, the limit is 3"):
+        with pytest.raises(
+            PayloadTooLarge, match="has 4 bytes, payload_limit of the inbox is 3: raise it"
+        ):
             registry.route(message(type_, payload=b"1234"))
 
 

@@ -401,7 +401,7 @@ def test_deliveries_in_flight_are_nacked_when_the_consumer_stops_in_an_outage(
     world.run(consumer.arun()) if world.is_async else consumer.run()
     assert world.effects() == []
     assert [len(batch.deliveries) for batch in source.nacked] == [3]
-    expected = "returned 3 unprocessed deliveries to memory (DatabaseUnavailable)"
+    expected = "returned 3 deliveries without outcome to memory (DatabaseUnavailable)"
     assert expected in caplog.messages[-1], "it does not wait after that"
     outage.left = 0
     consume(world, inbox, source)

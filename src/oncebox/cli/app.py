@@ -55,7 +55,7 @@ class Reference:
             _set_up_django()
             module = importlib.import_module(self.module)
         except ModuleNotFoundError as error:
-            if error.name is None or not self.module.startswith(error.name):
+            if error.name is None or not f"{self.module}.".startswith(f"{error.name}."):
                 raise ConfigurationError(_cannot_import(self.module, error)) from error
             raise ConfigurationError(
                 f"there is no module {self.module!r} here: run oncebox in the folder of "

@@ -1,4 +1,4 @@
-"""Inbox: the application object. One consumer, one database, its handlers and policies."""
+"""Inbox: what users create for one consumer and one database. It connects the parts of oncebox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from oncebox.model.dead_letter import DeadLetter
 from oncebox.model.identity.rules import CustomIdentity, Identity, checked_identity
 from oncebox.model.inspection import Rates, Status
 from oncebox.model.message import Delivery, Message
-from oncebox.model.options import checked_name, checked_timeout, ignores_unknown_types
+from oncebox.model.options import (
+    checked_name,
+    checked_payload_limit,
+    checked_timeout,
+    ignores_unknown_types,
+)
 from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Kind, Outcome
 from oncebox.model.retention import A_WEEK, Retention, checked_retention
@@ -64,7 +69,7 @@ class Inbox(Registration):
     Call migrate() to create the tables. Several threads may use an inbox; create it after a fork.
     It is a sync and an async context manager.
 
-    - `name`: the consumer. Consumers with different names each get every message once.
+    - `name`: the name of the consumer. Two inboxes with different names both get every message.
     - `database`: a URL (`sqlite:///file.db`, `postgresql://...`, or a SQLAlchemy URL with its
       driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias).
     - `identity`: where the id, type and key of a delivery are; CloudEvents() by default.
@@ -74,16 +79,16 @@ class Inbox(Registration):
     - `on_dead`: called for each dead letter: a function, "log", or an http(s) URL. May be a list.
     - `unknown_type`: a type without a handler becomes a dead letter ("dead") or leaves no row
       ("ignore").
-    - `retention`: how long finished messages are kept; None: forever. A message that is delivered
-      again after that is quarantined as too late if its time is known, and else runs again.
+    - `retention`: how long finished messages are kept; None: forever. A duplicate that arrives
+      later is quarantined (too_late) if the time of its production is known; if not, it runs again.
     - `gaps`: how long messages wait for a missing sequence number of their key.
     - `transaction_timeout`: a batch that takes longer is rolled back.
-    - `keep_payload`: False: finished messages keep no payload and cannot be replayed.
+    - `keep_payload`: if False, finished messages keep no payload and cannot be replayed.
     - `payload_limit`: a message whose payload has more bytes becomes a dead letter.
-    - `pipeline`: False: psycopg sends one statement at a time, for servers and poolers that
+    - `pipeline`: if False, psycopg sends one statement at a time, for servers and poolers that
       cannot pipeline.
-    - `notify`: receive() wakes waiting workers at once, by PostgreSQL's NOTIFY.
-    - `prefix`, `schema`: where the tables are, and how their names begin.
+    - `notify`: if True, receive() wakes waiting workers at once, by PostgreSQL's NOTIFY.
+    - `schema`: the schema of the tables; `prefix`: how their names begin.
     """
 
     @checked_options
@@ -125,7 +130,7 @@ class Inbox(Registration):
         self._registry = Registry(
             retry=self._retry,
             ordering=checked_ordering(ordering),
-            payload_limit=payload_limit,
+            payload_limit=checked_payload_limit(payload_limit),
             ignore_unknown=ignores_unknown_types(unknown_type),
         )
         if connected.is_async is not None:
@@ -223,7 +228,7 @@ class Inbox(Registration):
     areceive = async_method(_receive)
 
     def _drain(self, is_async: bool, *, batch: int = 100) -> Steps[Counter[Kind]]:
-        """Run stored messages until none is due. Returns the number of each outcome.
+        """Run stored messages until none is due. Returns how many messages had each outcome.
 
         Several processes may drain at the same time. A Worker does this in a loop.
         """
@@ -247,10 +252,10 @@ class Inbox(Registration):
 
         Properties: origin, type, version, key, payload, headers, produced_at, source, coordinates.
         With a payload, the same id with another payload raises PayloadMismatch. A message older
-        than the purged ones raises TooLate. Nothing is stored then. A rollback undoes the claim; a
-        concurrent claim of the same id waits until this transaction ends. Above READ COMMITTED,
-        claim() raises SnapshotRisk: pass accept_retries=True if you retry the transaction after a
-        serialization error.
+        than the purged ones raises TooLate. If it raises, nothing is stored. A rollback undoes the
+        claim; a concurrent claim of the same id waits until this transaction ends. Above READ
+        COMMITTED, claim() raises SnapshotRisk: pass accept_retries=True if you retry the
+        transaction after a serialization error.
         """
         return self._claims.claim(
             is_async, connection, id, properties, accept_retries=accept_retries
@@ -269,10 +274,9 @@ class Inbox(Registration):
     ) -> Steps[timedelta | None]:
         """Record that your own loop failed after claim(). Returns the delay before a new attempt.
 
-        Call it after the rollback, in a transaction of its own. None means that there is no next
-        attempt: the message is a dead letter, by the retry policy of the inbox or because the error
-        is a Reject, and claim() returns False for it. Pass the payload, and the dead letter keeps
-        it. The properties are those of claim().
+        Call it after the rollback, in a new transaction. If it returns None, the message is now a
+        dead letter: its attempts are used up, or the error is a Reject. claim() then returns False
+        for it. Pass the payload to keep it in the dead letter. The properties are those of claim().
         """
         return self._claims.failed(is_async, connection, id, error, properties)
 

@@ -104,9 +104,10 @@ class Registration:
     def around(self, function: G) -> G:
         """Register a hook around each handler: a generator function of (tx) that yields once.
 
-        The handler runs at the `yield`, inside the hook and inside its savepoint, and its error is
-        raised there. A hook may replace the error, but not suppress it. The hook that is registered
-        first is the outermost. On PostgreSQL, the error of a pipelined statement may come later.
+        The handler runs at the `yield`; its error is raised there. A hook may replace the error,
+        but not suppress it. What a hook writes belongs to the work of the message. The hook that is
+        registered first is the outermost. On PostgreSQL, the error of a pipelined statement may be
+        raised after the hook has ended, and the hook does not see it.
         """
         self._registry.add_hook(function)
         return function

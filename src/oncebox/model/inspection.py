@@ -1,4 +1,4 @@
-"""The results of status, list and show."""
+"""The results of inbox.status(), inbox.messages.find() and inbox.messages.get()."""
 
 from __future__ import annotations
 

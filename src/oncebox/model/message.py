@@ -37,8 +37,8 @@ class Delivery(msgspec.Struct, frozen=True):
     timestamp: datetime | None = None
     """The broker's time."""
     redelivered: bool = False
-    """True if the broker delivered it before. Unless it is a duplicate, it is stored and a worker
-    runs it in isolation, because it may have crashed the process that had it first."""
+    """True if the broker delivered it before. It may have crashed the process that got it then, so
+    it is stored and a worker runs it isolated. A duplicate does not run."""
     receipt: Any = None
     """What the caller needs to ack this delivery; oncebox does not read it."""
     defect: str | None = None
@@ -56,7 +56,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     version: int = 1
     """The version of the payload; 0 if the producer's version is not a number."""
     key: str | None = None
-    """The aggregate whose order is kept."""
+    """Messages with the same key run in order: the id of an order, an account, ..."""
     headers: HeaderMap = NO_HEADERS
     occurred_at: datetime | None = None
     produced_at: datetime | None = None

@@ -28,6 +28,15 @@ def checked_timeout(timeout: Any) -> timedelta:
     return timeout
 
 
+def checked_payload_limit(limit: Any) -> int:
+    """Return the most bytes of a payload. Raises ConfigurationError unless it is at least 1."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigurationError(
+            f"payload_limit must be a number of bytes, at least 1, got {limit!r}"
+        )
+    return limit
+
+
 def ignores_unknown_types(unknown_type: Any) -> bool:
     """Whether unknown_type is "ignore". Raises ConfigurationError unless it is that or "dead"."""
     if unknown_type not in ("dead", "ignore"):

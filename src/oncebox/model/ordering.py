@@ -1,4 +1,7 @@
-"""Ordering per key: locks, lanes, and the order in which the handlers of a batch run."""
+"""Ordering per key: locks, lanes, and the order in which the handlers of a batch run.
+
+processing/plan.py decides which messages block their key.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ class Ordering(StrEnum):
     """What a dead letter does to the later messages of its key."""
 
     strict = "strict"
-    """They wait until an operator retries or discards it."""
+    """Later messages of the key wait until an operator retries or discards the dead letter."""
     skip_dead = "skip_dead"
-    """They run without waiting for it."""
+    """Later messages of the key run."""
 
 
 @lru_cache(maxsize=65536)

@@ -20,42 +20,49 @@ class Kind(StrEnum):
     failed = auto()
     """The handler raised. The message is stored for another attempt."""
     blocked = auto()
-    """Stored behind an unfinished message or dead letter of its key, or until the missing sequence
-    numbers before its own arrive."""
+    """Stored. It waits for an unfinished message or dead letter of its key, or for missing sequence
+    numbers."""
     stored = auto()
     """Stored to run later: it was only received, or it has to run in isolation."""
     dead = auto()
     """It does not run again unless an operator retries it. Ordering.strict: it blocks its key."""
     quarantined = auto()
-    """It never ran: its id is missing, contradicts an earlier message, or is too old to check. It
-    blocks no key. An operator releases or discards it."""
+    """It never ran: its id is missing or was used with another payload, it is too old to tell it
+    from a duplicate, or its sequence number is late or taken. It blocks no key. An operator retries
+    or discards it."""
     ignored = auto()
     """Its type is ignored. Nothing was done."""
 
 
 class Reason(StrEnum):
-    """Why a message is dead (up to transaction_lost) or quarantined (from missing_id on)."""
+    """Why a message is dead or quarantined."""
 
     undecodable = auto()
+    """Dead: its payload does not fit the type that the handler takes."""
     unknown_type = auto()
+    """Dead: its type has no handler."""
     unknown_version = auto()
+    """Dead: its type has handlers, but none for its version."""
     too_large = auto()
+    """Dead: its payload is larger than payload_limit."""
     rejected = auto()
+    """Dead: its handler raised Reject."""
     out_of_attempts = auto()
+    """Dead: its handler failed as often as the retry policy allows."""
     crashed = auto()
-    """Its worker process crashed each time it ran."""
+    """Dead: its worker process crashed each time it ran."""
     transaction_lost = auto()
-    """Its handler ended the transaction, so how much of its work is committed is unknown."""
+    """Dead: its handler ended the transaction, so how much of its work is committed is unknown."""
     missing_id = auto()
-    """The id, or another field that identifies the message, is missing or not valid."""
+    """Quarantined: the id, or another field that identifies it, is missing or not valid."""
     payload_mismatch = auto()
-    """Its id was claimed before with another payload."""
+    """Quarantined: its id was claimed before with another payload."""
     too_late = auto()
-    """It is older than the purged messages, so it may be a duplicate of one of them."""
+    """Quarantined: it is older than the purged messages, so it may be a duplicate of one."""
     late_sequence = auto()
-    """Its sequence number was admitted or skipped before."""
+    """Quarantined: its sequence number was admitted or skipped before."""
     sequence_taken = auto()
-    """Another message awaits its turn with the same sequence number."""
+    """Quarantined: another message awaits its turn with the same sequence number."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -91,7 +91,7 @@ def purge_limit(arrival_progress: ArrivalProgress, retention: Retention) -> Purg
     # messages are not too late.
     limits = [(arrival_progress.received_at - retention.age, "")]
     if arrival_progress.produced_at is not None:
-        limits.append((arrival_progress.produced_at, "recent messages are old"))
+        limits.append((arrival_progress.produced_at, _catching_up(arrival_progress.produced_at)))
     limits += [
         limit
         for partition in arrival_progress.partitions
@@ -100,6 +100,11 @@ def purge_limit(arrival_progress: ArrivalProgress, retention: Retention) -> Purg
     watermark = min(at for at, _ in limits)
     held_back_by = [why for at, why in limits if why and at < limits[0][0]]
     return PurgeLimit(None if watermark == NEVER else watermark, held_back_by)
+
+
+def _catching_up(produced_at: datetime) -> str:
+    when = f"{produced_at:%Y-%m-%d %H:%M} UTC"
+    return f"a source is catching up: recent messages were produced on {when}"
 
 
 ABANDONED = timedelta(hours=1)

@@ -35,8 +35,13 @@ class Retry(msgspec.Struct, frozen=True):
         for name in ("initial_delay", "max_delay"):
             if not isinstance(getattr(self, name), timedelta):
                 raise ConfigurationError(f"{name} must be a timedelta, got {getattr(self, name)!r}")
-        if self.max_attempts < 1:
-            raise ConfigurationError(f"max_attempts must be at least 1, got {self.max_attempts}")
+        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise ConfigurationError(
+                f"max_attempts must be an integer of at least 1, got {self.max_attempts!r}"
+            )
+        for name in ("factor", "jitter"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ConfigurationError(f"{name} must be a number, got {getattr(self, name)!r}")
         if self.initial_delay < timedelta(0) or self.max_delay < self.initial_delay:
             raise ConfigurationError(f"Retry needs 0 <= initial_delay <= max_delay, got {self}")
         if not self.factor >= 1 or not 0 <= self.jitter <= 1:

@@ -21,7 +21,10 @@ _LARGEST = 2**63 - 1
 
 
 class Gaps(msgspec.Struct, frozen=True):
-    """What to do if a sequence number does not arrive and no source lags behind."""
+    """What happens if a sequence number does not arrive.
+
+    While a source lags, nothing is skipped: the missing number may still come.
+    """
 
     limit: timedelta = timedelta(minutes=1)
     """How long later messages of the key wait for the missing number."""
@@ -31,8 +34,8 @@ class Gaps(msgspec.Struct, frozen=True):
     first: int | None = 1
     """The first number of every key; None if keys may begin with any number."""
     longest: int = 1_000
-    """Longer gaps are never skipped. A wrong sequence number is more likely than that many lost
-    messages."""
+    """The most missing numbers that are skipped at once. A larger gap waits for an operator: a
+    wrong sequence number is more likely than that many lost messages."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limit, timedelta) or not _SOONEST <= self.limit < _LATEST:
@@ -47,7 +50,7 @@ class Gaps(msgspec.Struct, frozen=True):
                 continue
             number = isinstance(value, int) and not isinstance(value, bool)
             if not number or not 0 <= value < _LARGEST:
-                raise ConfigurationError(f"{name} must be an integer from 0, got {value!r}")
+                raise ConfigurationError(f"{name} must be an integer of at least 0, got {value!r}")
 
 
 A_MINUTE = Gaps()

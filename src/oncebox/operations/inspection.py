@@ -40,7 +40,8 @@ class Messages(Erasing):
     ) -> Steps[list[MessageSummary]]:
         """Find the messages that arrived last, in order of arrival.
 
-        `after` is a seq: then find the messages that follow it, beginning with the first.
+        `since` is how far back to look: a day by default; None: all. With `after`, a seq, find
+        instead the messages whose seq is higher, beginning with the lowest.
         """
         start = None if since is None else datetime.now(UTC) - since
         read = self._context.store.messages

@@ -245,14 +245,15 @@ def _check_refused(arrivals: Sequence[Arrival], states: str) -> None:
         late = arrivals[states.index(ClaimState.too_late)].message
         raise TooLate(
             f"message {late.id!r} of {late.origin!r} was produced at {late.produced_at}. It is "
-            "older than the purged messages and may be a duplicate of one; nothing was stored"
+            "older than the purged messages and may be a duplicate of one: check by hand whether "
+            "it was processed; nothing was stored"
         )
 
 
 def _mismatch(message: Message) -> str:
     return (
         f"message {message.id!r} of {message.origin!r} was claimed before with another "
-        "payload; nothing was stored"
+        "payload: its producer used one id for two messages; nothing was stored"
     )
 
 

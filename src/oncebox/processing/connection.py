@@ -55,12 +55,12 @@ class InboxDatabase:
         if self.target.is_async is not None and self.target.is_async is not is_async:
             if self.target.is_async:
                 raise ConfigurationError(
-                    "this inbox is async, but a sync method was called: await the method with a "
-                    "leading a, such as aretry() instead of retry()"
+                    "this inbox is async, but a sync method was called: await the async method, "
+                    "whose name begins with a, such as aretry() instead of retry()"
                 )
             raise ConfigurationError(
-                "this inbox is sync, but an async method was called: call the method without the "
-                "leading a, such as retry() instead of aretry()"
+                "this inbox is sync, but an async method was called: call the sync method, such as "
+                "retry() instead of aretry()"
             )
         return (yield from self.open(is_async))
 

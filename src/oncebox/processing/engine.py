@@ -77,7 +77,9 @@ class Engine(msgspec.Struct, frozen=True):
     def worker(self, batch: int) -> Iterator[WorkerInfo]:
         """A worker of this process, with a name that no other worker has inside the block."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ConfigurationError(f"batch must be a number of messages from 1, got {batch!r}")
+            raise ConfigurationError(
+                f"batch must be a number of messages, at least 1, got {batch!r}"
+            )
         slot = self.slots.take()
         try:
             yield WorkerInfo(

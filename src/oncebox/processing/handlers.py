@@ -120,7 +120,9 @@ class Registry:
         name = name_of(function)
         _check_type(type_, name)
         if "*" in type_ and type_ != ANY_TYPE:
-            raise HandlerError(f'{name}: on() takes one type or "*"; patterns are for ignore()')
+            raise HandlerError(
+                f'{name}: on() takes one type or "*", got {type_!r}; patterns are for ignore()'
+            )
         _check_version(version, name)
         if (known := self._handlers.get((type_, version))) is not None:
             raise HandlerError(
@@ -203,7 +205,9 @@ class Registry:
     def _check_async(self, function: Function) -> None:
         called = plain_function(function)
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise HandlerError(f"handler {name_of(function)} is a generator and would never run")
+            raise HandlerError(
+                f"handler {name_of(function)} is a generator and would never run: remove `yield`"
+            )
         self.set_async(inspect.iscoroutinefunction(called), f"handler {name_of(function)}")
 
     # -- routing ------------------------------------------------------------------------------
@@ -223,7 +227,8 @@ class Registry:
         """Find the handler of a message. Raises PayloadTooLarge, UnknownType or UnknownVersion."""
         if len(message.payload) > self._payload_limit:
             raise PayloadTooLarge(
-                f"the payload has {len(message.payload)} bytes, the limit is {self._payload_limit}"
+                f"the payload has {len(message.payload):,} bytes, payload_limit of the inbox is "
+                f"{self._payload_limit:,}: raise it, or let the producer send a reference"
             )
         wanted = (message.type, message.version)
         route = self._routes.get(wanted)
@@ -251,12 +256,16 @@ class Registry:
             versions = ", ".join(map(str, known))
             raise UnknownVersion(
                 f"no handler for {type_!r} with version {version or '(not a number)'}; "
-                f"handlers take version {versions}"
+                f"handlers take version {versions}: register a handler for it, or an upcaster"
             )
         for (candidate, _), handler in self._handlers.items():
             if candidate == ANY_TYPE:
                 return Route(handler)
-        raise UnknownType(f"no handler for type {type_!r}" if type_ else "the message has no type")
+        raise UnknownType(
+            f"no handler for type {type_!r}: register one with on(), or call ignore({type_!r})"
+            if type_
+            else "the message has no type: identity= of the inbox says where it is"
+        )
 
 
 def check_result(handler: Handler, result: Any) -> None:
@@ -277,7 +286,7 @@ def _check_type(type_: str, name: str) -> None:
 
 def _check_version(version: int, name: str) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise HandlerError(f"{name}: a version must be an int from 1, got {version!r}")
+        raise HandlerError(f"{name}: a version must be an int of at least 1, got {version!r}")
 
 
 def _sync_or_async(is_async: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from oncebox.errors import GuardFailed, NotOwner, TransactionLost
+from oncebox.errors import CommittedByHandler, NotOwner, TransactionLost
 from oncebox.model.outcome import Outcome
 from oncebox.model.position import Advance
 from oncebox.processing.observer import report_commit
@@ -147,7 +147,7 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         committed = yield from store.committed_claims(work, consumer, messages, token)
         items = [item for item, seq in claimed.items() if seq in committed]
         plan = self.unit.plan(items)
-        plan.make_all_dead(claimed, GuardFailed())
+        plan.make_all_dead(claimed, CommittedByHandler())
         if items:
             yield from store.record(
                 work, consumer, self.unit.worker, plan.entries, has_hooks=self.unit.has_hooks

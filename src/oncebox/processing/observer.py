@@ -1,4 +1,4 @@
-"""Observer: the events of a batch, for logs, metrics and traces."""
+"""Observer: receives the events of the batches of an inbox. OutcomeLog logs them."""
 
 from __future__ import annotations
 

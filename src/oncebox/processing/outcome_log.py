@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from oncebox.model.outcome import Kind, Outcome
+from oncebox.model.outcome import Kind, Outcome, Reason
 from oncebox.processing.observer import Observer
 from oncebox.storage.drivers import error_codes
 
@@ -43,9 +43,21 @@ def _log(consumer: str, outcome: Outcome) -> None:
         consumer,
         _subject(outcome),
         _CONSEQUENCES[outcome.kind],
-        outcome.reason or _class_and_code(outcome.error),
+        ", ".join(_causes(outcome)),
         extra={"oncebox_outcome": outcome.kind.value},
     )
+
+
+def _causes(outcome: Outcome) -> Iterator[str]:
+    """Why: the reason, the attempt and the class of the error, as far as they are known."""
+    if outcome.reason is not None:
+        yield outcome.reason.value
+    if outcome.kind is Kind.failed:
+        yield f"attempt {outcome.attempts}"
+    if outcome.error is not None and outcome.reason in (None, Reason.out_of_attempts):
+        yield _class_and_code(outcome.error)  # with the other reasons it says the same again
+    if outcome.retry_in is not None:
+        yield f"next attempt in {outcome.retry_in.total_seconds():.0f} s"
 
 
 def _subject(outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from oncebox.errors import GuardFailed
+from oncebox.errors import CommittedByHandler
 from oncebox.model.outcome import Outcome, Reason
 from oncebox.processing.handlers import Registry
 from oncebox.processing.plan import Plan
@@ -85,7 +85,7 @@ def _bury_vanished(
     plan = unit.plan(items)
     plan.resume()
     for item in items:
-        plan.make_dead(item, Reason.transaction_lost, GuardFailed())
+        plan.make_dead(item, Reason.transaction_lost, CommittedByHandler())
     yield from unit.store.record(
         work, unit.consumer, unit.worker, plan.entries, has_hooks=unit.has_hooks
     )

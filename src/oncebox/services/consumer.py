@@ -172,7 +172,7 @@ class Consumer(Loop):
             )
         else:
             reports.logger.warning(
-                "%s: returned %d unprocessed deliveries to %s (%s); they are delivered again",
+                "%s: returned %d deliveries without outcome to %s (%s); they are delivered again",
                 self._inbox.name,
                 len(batch.deliveries),
                 self._source.name,

@@ -97,7 +97,7 @@ class Loop(ABC):
     def _outage(self, name: str, error: DatabaseUnavailable) -> Steps[None]:
         """Log that the database is unavailable, and wait."""
         reports.logger.error(
-            "%s: database unavailable (%s); nothing was committed, retrying in %.1f s",
+            "%s: database unavailable (%s); nothing is acked, retrying in %.1f s",
             name,
             reports.error_name(error.__cause__ or error),
             min(self._pause * 2, LONGEST_OUTAGE),

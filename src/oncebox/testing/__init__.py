@@ -1,6 +1,6 @@
 """Helpers for tests: deliver messages to an inbox on a real database, and check their outcomes.
 
-from oncebox.testing import deliver, event
+from oncebox.testing import assert_kinds, deliver, event
 
 outcomes = deliver(inbox, event("order.confirmed", {"id": "o-1"}), copies=3, seed=7)
 assert_kinds(outcomes, done=1, duplicate=2)

@@ -46,15 +46,19 @@ class Identity:
     """An identity composed of selectors, for cases that the ready-made identities do not cover.
 
     A property given as str names a JSON field, or a header in `Headers`. A property given as
-    function takes the envelope of a delivery and returns the value.
+    function takes the envelope of a delivery and returns the value:
+    `id=lambda envelope: envelope.header("x-id")`.
+    `id`, `origin`, `type` and `version` select these properties of the message.
+    `time` is when the producer created the message: retention uses it, unless the id has a time.
     `key` names the aggregate whose order is kept; the default is the broker's key. Several fields
     are given as a tuple: `key=("tenant", "order")`.
-    With `key_per_origin`, equal keys of two origins are different keys: neither waits for the
-    other, and each has its own sequence numbers. Without it, producers can share an aggregate.
+    `key_per_origin`: if True, equal keys of two origins do not wait for each other, and each has
+    its own sequence numbers. If False, they are one key.
     `payload` names the JSON field that handlers get; the default is the whole body.
     `sequence` numbers the messages of a key: they run in this order, not in order of arrival.
     `epoch` separates two sequences of a key, if the producer restarts its numbers.
-    With `compare`, the same id with another payload is quarantined; without it, it is a duplicate.
+    `compare`: if True, the same id with another payload is quarantined. If False, it is a
+    duplicate.
     """
 
     select: Callable[[str], Selector] = staticmethod(field)

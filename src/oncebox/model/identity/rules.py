@@ -162,7 +162,10 @@ def _first(value: Any, otherwise: Any) -> Any:
 
 
 class Coordinates(Identity):
-    """Identity from the broker's coordinates: each place in a topic is one message."""
+    """Identity from the broker's coordinates: each place in a topic is one message.
+
+    A message that its producer sends twice is two messages.
+    """
 
     def __init__(self, **properties: Any) -> None:
         super().__init__(broker_coordinates, **properties)
@@ -171,7 +174,8 @@ class Coordinates(Identity):
 class KafkaKey(Identity):
     """Identity from the broker's key, for topics whose key is unique per message.
 
-    On most topics the key names an aggregate; then its second event would be a duplicate.
+    Do not use it where the key names an aggregate, such as an order or a customer: its second event
+    would be dropped as a duplicate.
     """
 
     def __init__(self, **properties: Any) -> None:

@@ -15,12 +15,19 @@ LIMIT: Final = 255
 """The most bytes of an id, origin or key: longer ones overflow a page of a database index."""
 
 
+_REMEDIES: Final = {
+    "id": ": identity= of the inbox says in which field or header it is",
+    "origin": ' (in a CloudEvent, the attribute "source"): if the messages are not CloudEvents, '
+    "pass identity=Json(...) or Headers(...) to the inbox",
+}
+
+
 def name(value: Any, what: str) -> str:
     """A valid id, origin or key: 1 to 255 bytes that every database stores. Raises MissingId."""
     if type(value) is str and 0 < len(value) <= LIMIT and value.isascii() and "\0" not in value:
         return value  # the usual case
     if value is None or value == "":
-        raise MissingId(f"the {what} is missing or empty")
+        raise MissingId(f"the {what} is missing or empty{_REMEDIES.get(what, '')}")
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -232,7 +232,7 @@ class PostgresClaims(SqlSchema):
         yield from self._count(connection, {**context, **rows.counters(entries)})
 
     def _count(self, connection: Guarded, counts: rows.Row) -> Steps[None]:
-        """Add to the counters. If the commit has a guard, its statement does that: see guard()."""
+        """Add to the counters. If the commit has a guard, the statement of the guard does that."""
         if connection.guard is None:
             yield from connection.execute(self._sql["count"], counts)
         else:
@@ -277,6 +277,8 @@ class PostgresClaims(SqlSchema):
 
     def channel(self, consumer: str) -> str | None:
         return f"oncebox_{lock_number(self.scope, consumer) & (2**64 - 1):016x}"
+
+    # record() replaces this guard by the statement count_and_guard, which saves one statement.
 
     def guard(self, work: Guarded, token: Any) -> None:
         work.guard = (self._sql["guard"], {"xid": token})
