@@ -134,12 +134,12 @@ def _payload(payload: bytes | None) -> str:
 def tail(app: Reference, as_json: bool, follow: bool, type_: str | None, **wanted: Any) -> None:
     """Print the newest messages, one per line."""
     inbox = app.load()
-    after = 0
+    after: int | None = None
     while True:
         found = called(inbox, inbox.messages.find, type=type_, after=after, **wanted)
         for message in found:
             print_json(message) if as_json else click.echo(_line(message))
-            after = max(after, message.seq)
+            after = max(after or 0, message.seq)
         if not follow:
             return
         try:
