@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.options import batch_option
-from oncebox.cli.output import json_option, print_json
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import batch_option, json_option
 from oncebox.cli.processes import Processes, configure_logging, process_options, processes
 
 

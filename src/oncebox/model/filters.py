@@ -82,8 +82,7 @@ def checked_message_filter(filter: MessageFilter) -> MessageFilter:
         checked["ids"] = _checked_ids(ids)
     checked["since"] = checked_time("since", filter.get("since"))
     checked["until"] = checked_time("until", filter.get("until"))
-    checked["state"] = filter.get("state") or "done"
-    if checked["state"] not in REPLAYABLE:
+    if checked.setdefault("state", "done") not in REPLAYABLE:
         raise ConfigurationError(
             f"state must be {' or '.join(REPLAYABLE)}, got {checked['state']!r}: other messages "
             "still run by themselves, or are retried with retry()"
