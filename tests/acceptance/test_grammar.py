@@ -91,6 +91,32 @@ def test_show_opens_dead_letters_and_quarantined_deliveries_by_number(oncebox: C
 
 
 @pytest.mark.usefixtures("filled")
+def test_show_opens_a_quarantined_delivery_without_a_message_by_its_id(
+    oncebox: Command, database: str
+) -> None:
+    named = "SET message_id = 'late', origin = 'shop', reason = 'too_late' WHERE id = 3"
+    query(database, f"UPDATE oncebox_dead_letter {named}")
+    found = shown(oncebox, "late")
+    assert (found["dead_letter_id"], found["message_id"]) == ("3", "late")
+    assert (found["state"], found["reason"]) == ("quarantined", "too_late")
+
+
+def test_show_prints_the_payload_of_unfinished_messages_where_none_is_kept(
+    oncebox: Command, database: str
+) -> None:
+    def reject(payload: dict[str, Any]) -> None:
+        raise Reject("no")
+
+    with Inbox("billing", database, keep_payload=False, identity=CloudEvents()) as inbox:
+        inbox.on("order")(reject)
+        for id in ("dead", "pending"):
+            inbox.process([testing.event("order", {"total": 4200}, id=id, key="k")])
+    for id in ("dead", "pending"):
+        found = shown(oncebox, id)
+        assert (found["state"], "4200" in found["payload"]) == (id, True)
+
+
+@pytest.mark.usefixtures("filled")
 def test_show_says_which_messages_match_and_how_to_choose(oncebox: Command, database: str) -> None:
     with Inbox("billing", database) as inbox:
         inbox.on("order")(lambda payload: None)
