@@ -25,8 +25,8 @@ __all__ = ["main"]
 
 
 EXIT_CODES = """\b
-Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 nothing matches,
-4 unhealthy (status --check), 5 partial: some of the matching messages were left.
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration,
+3 nothing matches, 4 unhealthy (status --check), 5 some messages were left.
 """
 
 

@@ -84,7 +84,10 @@ def _reason(message: MessageSummary) -> str:
 @click.option("--follow", "-f", is_flag=True, help="Also print new messages, until Ctrl-C.")
 @_filters
 def tail(app: Reference, as_json: bool, follow: bool, **filter: Any) -> None:
-    """Print the newest messages, one per line: time, state, type, id, key, reason."""
+    """Print the newest messages, one per line.
+
+    A line has the time of arrival, the state, type, id, key and reason.
+    """
     inbox = app.load()
     wanted = given(filter)
     while True:

@@ -29,7 +29,7 @@ def worker(
     batch: int,
     log_level: str,
 ) -> None:
-    """Run stored messages as they become due, until a signal stops it.
+    """Run stored messages as they become due, until stopped.
 
     For messages that a webhook or your own loop passes to inbox.receive(), and for retries of those
     that failed in inbox.process(). `oncebox run` has such workers of its own. Start as many as you
