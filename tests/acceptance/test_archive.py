@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,12 +103,19 @@ def test_purged_messages_are_listed_checked_and_restored(
     assert "Restore up to 3 messages" in refused.stderr
     assert ids(database) == ["new"]
     done = oncebox(*restore, *ACT, "--keep", "2h", "--json")
-    assert json.loads(done.stdout) == {"files": 1, "messages": 3, "known": 0}, done.stderr
+    assert json.loads(done.stdout) == {
+        "action": "restore",
+        "dry_run": False,
+        "matching": 3,
+        "done": 3,
+        "left": 0,
+        "known": 0,
+    }, done.stderr
     assert ids(database) == ["1", "2", "3", "new"]
     again = oncebox(*restore, *ACT)
-    assert again.stdout.endswith("0 messages restored, 3 were not purged\n")
-    held = json.loads(oncebox("purge", "billing:inbox", "--yes", "--json").stdout)
-    assert held["purged"] == 0
+    assert again.stdout.endswith("restored 0 messages, 3 were not purged\n")
+    held = json.loads(oncebox("purge", "billing:inbox", "--yes", "--why", "x", "--json").stdout)
+    assert held["done"] == 0
     assert "messages were restored" in held["held_back_by"][0]
     acts = query(database, "SELECT DISTINCT action, why FROM oncebox_audit ORDER BY action")
     assert acts == [("purge", "older than the retention"), ("restore", "a question")]
@@ -171,25 +179,29 @@ def test_payloads_are_erased_and_unfinished_messages_are_counted(
     erase = ("erase", "billing:inbox", "--key", "k")
     payloads = "SELECT count(*) FROM oncebox_inbox WHERE key = 'k' AND payload IS NOT NULL"
     preview = oncebox(*erase, "--dry-run")
-    assert (preview.returncode, preview.stdout) == (
-        0,
-        "3 messages match and have content to erase\n",
-    )
-    assert json.loads(oncebox(*erase, "--dry-run", "--json").stdout) == {"would_erase": 3}
+    assert preview.returncode == 0
+    assert preview.stdout.endswith("3 messages match and have content to erase\n")
+    assert re.search(r"^\S+ \S+  done   order  2   k ", preview.stdout, re.MULTILINE), "an example"
+    described = json.loads(oncebox(*erase, "--dry-run", "--json").stdout)
+    assert described == {"action": "erase", "dry_run": True, "matching": 3}
     assert oncebox(*erase, "--why", "x", input="n\n").returncode == 1, "asked, and refused"
     assert query(database, payloads) == [(3,)]
     one = oncebox("erase", "billing:inbox", "--id", "1", *ACT)
-    assert (one.returncode, one.stdout) == (0, "erase: 1 done\n")
+    assert (one.returncode, one.stdout.splitlines()[-1]) == (0, "erased 1 message")
     inbox.process([event("order", "bad", id="rejected", key="k")])
     rest = oncebox(*erase, *ACT, "--json")
     assert rest.returncode == 5
-    assert json.loads(rest.stdout) == {"done": 2, "left": 1}
+    assert json.loads(rest.stdout) == {
+        "action": "erase",
+        "dry_run": False,
+        "matching": 3,
+        "done": 2,
+        "left": 1,
+    }
     assert query(database, payloads) == [(1,)]
     left = oncebox(*erase, *ACT)
-    assert (left.returncode, left.stdout) == (
-        5,
-        "erase: 0 done, 1 left: unfinished, quarantined, in a replay or locked\n",
-    )
+    assert (left.returncode, left.stdout.splitlines()[-1]) == (5, "erased 0 messages")
+    assert left.stderr.strip() == "1 message left: unfinished, quarantined, in a replay or locked"
     acts = "SELECT action, by_whom, message_id FROM oncebox_audit ORDER BY message_id"
     assert query(database, acts) == [("erase", "ada", id) for id in ("1", "2", "3")]
 
@@ -240,7 +252,7 @@ class TestOnADisk:
             disk.run("sh", "-c", fill)
         else:
             disk.run("mount", "-o", "remount,ro", "disk")
-        refused = oncebox("purge", "billing:inbox", "--yes")
+        refused = oncebox("purge", "billing:inbox", "--yes", "--why", "x")
         assert refused.returncode == 1
         told = refused.stderr.strip()
         assert told.startswith("error: the archive cannot be written (OSError: ")
@@ -252,8 +264,8 @@ class TestOnADisk:
             disk.run("rm", "disk/ballast")
         else:
             disk.run("mount", "-o", "remount,rw", "disk")
-        done = oncebox("purge", "billing:inbox", "--yes")
-        assert (done.returncode, done.stdout) == (0, "3 messages purged\n")
+        done = oncebox("purge", "billing:inbox", "--yes", "--why", "x")
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "purged 3 messages")
         assert ids(database) == ["new"]
         lines, manifest = sorted(disk.files())
         assert json.loads(disk.run("cat", manifest))["size"] == int(

@@ -11,11 +11,12 @@ from oncebox.cli.dead_letters import dead_letters, discard, retry
 from oncebox.cli.demo.command import demo
 from oncebox.cli.erase import erase
 from oncebox.cli.gaps import gaps
-from oncebox.cli.messages import list_messages, show, tail
+from oncebox.cli.messages import list_messages, tail
 from oncebox.cli.purge import purge
 from oncebox.cli.replay import replay
 from oncebox.cli.run import run
 from oncebox.cli.schema import migrate, sql
+from oncebox.cli.show import show
 from oncebox.cli.status import status
 from oncebox.cli.worker import drain, worker
 from oncebox.cli.worker_process import worker_process
@@ -23,7 +24,15 @@ from oncebox.cli.worker_process import worker_process
 __all__ = ["main"]
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+EXIT_CODES = """\b
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration,
+3 nothing matches, 4 unhealthy (status --check), 5 some messages were left.
+"""
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES
+)
 @click.version_option(oncebox.__version__, prog_name="oncebox")
 def main() -> None:
     """The transactional inbox: the work of each message happens once.

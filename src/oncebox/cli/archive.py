@@ -9,16 +9,11 @@ import click
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.commands import FAILURE, MISSING
-from oncebox.cli.output import json_option, print_json, print_table, progress_bar
-from oncebox.cli.prompts import (
-    Moment,
-    Span,
-    by_option,
-    confirm,
-    prompted_why,
-    why_option,
-    yes_option,
-)
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import action_options, since_option, until_option
+from oncebox.cli.output import ATTENTION, counted, print_line, print_table, progress_bar
+from oncebox.cli.parameters import Span
+from oncebox.cli.prompts import confirm, prompted_why
 from oncebox.inbox import Inbox
 from oncebox.operations.archive.format import Manifest
 from oncebox.operations.archive.restore import A_DAY, Checked, Restored
@@ -29,8 +24,8 @@ from oncebox.operations.archive.restore import A_DAY, Checked, Restored
 @click.option(
     "--at", "place", metavar="PLACE", help="The archive; default: the one of the retention."
 )
-@click.option("--since", type=Moment(), help="Files with messages received since.")
-@click.option("--until", type=Moment(), help="Files with messages received before.")
+@since_option()
+@until_option
 @click.option("--check", is_flag=True, help="Read every file and compare it to its manifest.")
 @click.option("--restore", is_flag=True, help="Restore the messages of these files.")
 @click.option(
@@ -40,10 +35,7 @@ from oncebox.operations.archive.restore import A_DAY, Checked, Restored
     show_default="1d",
     help="How long nothing is purged after a restore.",
 )
-@why_option
-@by_option
-@yes_option
-@json_option
+@action_options
 def archive(
     app: Reference,
     place: str | None,
@@ -61,6 +53,8 @@ def archive(
     """
     if check and restore:
         raise click.UsageError("--check or --restore, not both: a restore checks its files")
+    if options["dry_run"] and not restore:
+        raise click.UsageError("--dry-run needs --restore: without it, nothing is changed")
     if check and (since or until):
         raise click.UsageError("--check reads every file: leave out --since and --until")
     inbox = app.load()
@@ -102,12 +96,12 @@ def _check(inbox: Inbox, place: str | None, as_json: bool) -> None:
 
 def _print_checked(checked: Checked) -> None:
     for sentence in checked.damaged:
-        click.secho(sentence, fg="red")
+        print_line(sentence, style=ATTENTION)
     for name in checked.unfinished:
-        click.echo(f"{name} is incomplete: its writer crashed or is still writing")
+        print_line(f"{name} is incomplete: its writer crashed or is still writing")
     intact = checked.files - len(checked.damaged)
     found = f"{intact:,} of {checked.files:,} files are intact"
-    click.echo(found if checked.files else "no archived messages")
+    print_line(found if checked.files else "no archived messages")
 
 
 def _restore(
@@ -122,15 +116,20 @@ def _restore(
     if not found:
         raise SystemExit(MISSING)
     count = sum(manifest.count for manifest in found)
-    why = options["why"] or prompted_why()
-    confirm(f"Restore up to {count:,} messages?", yes=options["yes"])
+    if options["dry_run"]:
+        if as_json:
+            print_json({"action": "restore", "dry_run": True, "matching": count})
+        return
+    why = prompted_why(options["why"])
+    confirm(f"Restore up to {counted(count, 'message')}?", yes=options["yes"])
     audit = {"why": why, "by": options["by"], "keep": options["keep"]}
     with progress_bar("restore", count) as progress:
         restored: Restored = called(
             inbox, inbox.archives.restore, progress=progress.set_done, **times, **audit
         )
     if as_json:
-        print_json(restored)
+        done = {"done": restored.messages, "left": 0, "known": restored.known}
+        print_json({"action": "restore", "dry_run": False, "matching": count, **done})
     else:
         known = f", {restored.known:,} were not purged" if restored.known else ""
-        click.echo(f"{restored.messages:,} messages restored{known}")
+        print_line(f"restored {counted(restored.messages, 'message')}{known}")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from oncebox.cli.output import ATTENTION, note
 from oncebox.cli.settings import APP, Settings, name_of, read_settings
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 from oncebox.model.suggestions import suggestion
@@ -18,6 +19,15 @@ from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 """Exit codes besides 0."""
+
+
+SECTIONS = {
+    "Run": ("run", "worker", "drain"),
+    "Look": ("status", "list", "tail", "show", "dead-letters"),
+    "Act": ("retry", "discard", "replay", "gaps", "purge", "erase", "archive"),
+    "Set up": ("migrate", "sql", "demo"),
+}
+"""The commands by task, as `oncebox --help` lists them."""
 
 
 class Commands(click.Group):
@@ -45,7 +55,7 @@ class Commands(click.Group):
 
     def _print(self, ctx: click.Context, error: OnceboxError) -> None:
         text = str(error).removesuffix(NOT_KNOWN_COMMITTED).rstrip(":; ")  # commands do not ack
-        click.secho(f"error: {text}", fg="red", err=True)
+        note(f"error: {text}", style=ATTENTION)
         if isinstance(error, SchemaMissing):
             app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
             click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
@@ -66,6 +76,17 @@ class Commands(click.Group):
         names = self._settings.names(command) if command is not None else []
         if names:
             click.echo(f"{self._settings.file} has settings: {', '.join(names)}", err=True)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by task."""
+        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+        other = [name for name in shown if not any(name in names for names in SECTIONS.values())]
+        width = formatter.width - 6 - max(map(len, shown))
+        for title, names in {**SECTIONS, "Other": other}.items():
+            rows = [(n, shown[n].get_short_help_str(width)) for n in names if n in shown]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=30)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:

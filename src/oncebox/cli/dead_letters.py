@@ -9,69 +9,104 @@ import click
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.commands import MISSING, PARTIAL
-from oncebox.cli.options import together
-from oncebox.cli.output import age, console, json_option, print_json, print_table, progress_bar
-from oncebox.cli.prompts import (
-    by_option,
-    confirm,
-    dry_run_option,
-    prompted_why,
-    why_option,
-    yes_option,
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import (
+    action_options,
+    error_filters,
+    given,
+    json_option,
+    limit_option,
+    message_filters,
+    number_option,
+    together,
 )
+from oncebox.cli.output import (
+    ago,
+    counted,
+    note,
+    print_line,
+    print_table,
+    progress_bar,
+    styled_state,
+)
+from oncebox.cli.prompts import confirm, prompted_why
+from oncebox.cli.targets import (
+    Targets,
+    find_targets,
+    note_missing,
+    short_fingerprint,
+    targets_argument,
+)
+from oncebox.inbox import Inbox
 from oncebox.model.dead_letter import DeadLetter
+from oncebox.model.filters import DEAD_STATES
+from oncebox.model.inspection import DeadLetterGroup
 from oncebox.operations.dead_letters import Acted
 
 PREVIEW = 10
 """Dead letters that `retry` and `discard` show before they ask."""
 
-_filters = together(
-    click.option("--state", type=click.Choice(["dead", "quarantined"])),
-    click.option("--reason", help="For example out_of_attempts or unknown_type."),
-    click.option("--type", metavar="TYPE", help="Messages of this type."),
-    click.option("--key", help="Messages of this key."),
-    click.option("--origin", help="Messages of this origin."),
-    click.option("--id", "message_id", metavar="ID", help="Messages with this id."),
-    click.option("--fingerprint", help="With this error, as `oncebox dead-letters` shows it."),
-)
+ALL_GROUPS = 1_000_000
+"""More than the number of different errors."""
+
+_filters = together(message_filters(DEAD_STATES), error_filters, number_option)
 
 
 @click.command("dead-letters")
 @app_argument
-@json_option
+@targets_argument
 @click.option("--list", "listed", is_flag=True, help="One line per dead letter, not per error.")
-@click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True)
 @_filters
-def dead_letters(app: Reference, as_json: bool, listed: bool, limit: int, **filter: Any) -> None:
-    """Show dead letters and quarantined messages, grouped by error."""
+@limit_option
+@json_option
+def dead_letters(
+    app: Reference,
+    targets: Sequence[str],
+    numbers: Sequence[int],
+    as_json: bool,
+    listed: bool,
+    limit: int,
+    **options: Any,
+) -> None:
+    """Show dead letters and quarantined messages, grouped by error.
+
+    A NUMBER is the number of a dead letter, an ID is the id of its message. Filters select dead
+    letters too.
+    """
     inbox = app.load()
-    if listed or any(value is not None for value in filter.values()):
-        letters = called(inbox, inbox.dead_letters.find, limit=limit, **filter)
-        print_json([_described(x) for x in letters]) if as_json else _print_letters(letters)
-        return
-    groups = called(inbox, inbox.dead_letters.groups, limit=limit)
+    chosen = find_targets(inbox, targets, numbers)
+    note_missing(chosen.missing)
+    method = inbox.dead_letters.find if listed or chosen.numbers else inbox.dead_letters.groups
+    found = called(inbox, method, *chosen.numbers, limit=limit, **_selected(options))
     if as_json:
-        print_json(groups)
-        return
+        print_json(found)
+    elif listed or chosen.numbers:
+        _print_letters(found)
+    else:
+        _print_groups(found)
+
+
+def _selected(options: dict[str, Any]) -> dict[str, Any]:
+    """The filters that are set, by the names of the operations."""
+    filter = given(options)
+    if "ids" in filter:
+        filter["message_id"] = filter.pop("ids")
+    return filter
+
+
+def _print_groups(groups: Sequence[DeadLetterGroup]) -> None:
     print_table(
         ("count #", "state", "reason", "type", "last", "fingerprint", "error"),
         [
             (
-                *(g.count, g.state, g.reason, g.type),
-                *(f"{age(g.dead_at)} ago", g.fingerprint, _short(g.error)),
+                *(g.count, styled_state(g.state), g.reason, g.type, ago(g.dead_at)),
+                *(short_fingerprint(g.fingerprint), _first_line(g.error)),
             )
             for g in groups
         ],
         empty="no dead letters",
+        wraps="error",
     )
-
-
-def _described(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter for JSON: its payload as text, with other bytes escaped."""
-    fields = {name: getattr(letter, name) for name in letter.__struct_fields__}
-    fields["payload"] = letter.payload.decode("utf-8", "backslashreplace")
-    fields["content_hash"] = letter.content_hash.hex() if letter.content_hash else None
-    return fields
 
 
 def _print_letters(letters: Sequence[DeadLetter]) -> None:
@@ -79,51 +114,50 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
         ("number #", "state", "reason", "type", "id", "key", "attempts #", "dead since", "error"),
         [
             (
-                *(x.id, x.state, x.reason, x.type, x.message_id, x.key, x.attempts),
-                *(f"{age(x.dead_at)} ago", _short(x.error)),
+                *(str(x.id), styled_state(x.state), x.reason, x.type, x.message_id, x.key),
+                *(x.attempts, ago(x.dead_at), _first_line(x.error)),
             )
             for x in letters
         ],
         empty="no dead letters match",
+        wraps="error",
     )
 
 
-def _short(error: str | None) -> str:
-    return (error or "").splitlines()[0][:80] if error else ""
+def _first_line(error: str | None) -> str:
+    return error.splitlines()[0] if error else ""
 
 
-_action_options = together(
-    click.argument("numbers", type=int, nargs=-1),
+_action = together(
+    targets_argument,
     _filters,
     click.option("--all", "everything", is_flag=True, help="All dead letters."),
-    why_option,
-    by_option,
-    dry_run_option,
-    yes_option,
-    json_option,
+    action_options,
 )
 
 
 @click.command()
 @app_argument
-@_action_options
+@_action
 def retry(app: Reference, **options: Any) -> None:
     """Run dead letters again, and release quarantined messages.
 
     A dead letter runs before the later messages of its key.
 
-    NUMBERS are shown by `oncebox dead-letters --list`. Filters select dead letters too.
+    A NUMBER is the number of a dead letter, an ID is the id of its message. Filters select dead
+    letters too.
     """
     _act("retry", app, **options)
 
 
 @click.command()
 @app_argument
-@_action_options
+@_action
 def discard(app: Reference, **options: Any) -> None:
     """Remove dead letters permanently, and unblock their keys.
 
-    NUMBERS are shown by `oncebox dead-letters --list`. Filters select dead letters too.
+    A NUMBER is the number of a dead letter, an ID is the id of its message. Filters select dead
+    letters too.
     """
     _act("discard", app, **options)
 
@@ -132,6 +166,7 @@ def _act(
     verb: str,
     app: Reference,
     *,
+    targets: Sequence[str],
     numbers: Sequence[int],
     everything: bool,
     why: str | None,
@@ -139,43 +174,58 @@ def _act(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    **filter: Any,
+    **options: Any,
 ) -> None:
+    filter = _selected(options)
+    if not (targets or numbers or everything or filter):
+        raise click.UsageError("give numbers or ids, filters, or --all")
     inbox = app.load()
-    if not (numbers or everything or any(value is not None for value in filter.values())):
-        raise click.UsageError("give numbers, filters, or --all")
-    matching: list[DeadLetter] = called(
-        inbox, inbox.dead_letters.find, *numbers, limit=100_001, **filter
-    )
-    if not matching:
-        click.secho("no dead letters match", err=True)
+    chosen = find_targets(inbox, targets, numbers)
+    count = _preview(inbox, chosen, filter, as_json=as_json)
+    if not count:
+        note("no dead letters match")
         raise SystemExit(MISSING)
-    if not as_json:
-        _preview(matching)
     if dry_run:
         if as_json:
-            print_json({"would": verb, "count": len(matching)})
+            print_json({"action": verb, "dry_run": True, "matching": count})
         return
-    why = why or prompted_why()
-    confirm(f"{verb.capitalize()} {len(matching):,} dead letters?", yes=yes)
-    audit = {"why": why, "by": by, "everything": everything, **filter}
-    with progress_bar(verb, len(matching)) as progress:
-        method = getattr(inbox.dead_letters, verb)
-        acted = called(inbox, method, *numbers, progress=progress.set_done, **audit)
-    _print_result(verb, acted, as_json)
-    if acted.left:
+    audit = {"why": prompted_why(why), "by": by, "everything": everything}
+    confirm(f"{verb.capitalize()} {counted(count, 'dead letter')}?", yes=yes)
+    method = getattr(inbox.dead_letters, verb)
+    with progress_bar(verb, count) as progress:
+        acted: Acted = called(
+            inbox, method, *chosen.numbers, progress=progress.set_done, **audit, **filter
+        )
+    _print_result(verb, count, acted, as_json)
+    if acted.left or chosen.missing:
         raise SystemExit(PARTIAL)
 
 
-def _preview(matching: Sequence[DeadLetter]) -> None:
-    _print_letters(matching[:PREVIEW])
-    if len(matching) > PREVIEW:
-        console.print(f"... and {len(matching) - PREVIEW:,} more")
+def _preview(inbox: Inbox, chosen: Targets, filter: dict[str, Any], *, as_json: bool) -> int:
+    """Show some of the dead letters that match. Returns how many match."""
+    dead = inbox.dead_letters
+    groups: list[DeadLetterGroup] = called(
+        inbox, dead.groups, *chosen.numbers, limit=ALL_GROUPS, **filter
+    )
+    count = sum(group.count for group in groups)
+    note_missing(chosen.missing)
+    if count and not as_json:
+        _print_letters(called(inbox, dead.find, *chosen.numbers, limit=PREVIEW, **filter))
+        if count > PREVIEW:
+            print_line(f"... and {count - PREVIEW:,} more")
+    return count
 
 
-def _print_result(verb: str, acted: Acted, as_json: bool) -> None:
+def _print_result(verb: str, count: int, acted: Acted, as_json: bool) -> None:
     if as_json:
-        print_json({"action": verb, "done": acted.done, "left": acted.left})
-    else:
-        left = f", {acted.left:,} left" if acted.left else ""
-        console.print(f"{verb}: {acted.done:,} done{left}")
+        result = {"matching": count, "done": acted.done, "left": acted.left}
+        print_json({"action": verb, "dry_run": False, **result})
+        return
+    past = {"retry": "retried", "discard": "discarded"}[verb]
+    print_line(f"{past} {counted(acted.done, 'dead letter')}")
+    if acted.left:
+        note(
+            f"{counted(acted.left, 'dead letter')} left: gone meanwhile, still without an id, "
+            "quarantined for another reason, or their key is locked; try again",
+            style="yellow",
+        )

@@ -7,28 +7,20 @@ from typing import Any
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.commands import PARTIAL
-from oncebox.cli.options import message_filters
-from oncebox.cli.output import json_option, print_json, progress_bar
-from oncebox.cli.prompts import (
-    by_option,
-    confirm,
-    dry_run_option,
-    prompted_why,
-    why_option,
-    yes_option,
-)
+from oncebox.cli.commands import MISSING, PARTIAL
+from oncebox.cli.documents import print_json
+from oncebox.cli.messages import print_examples
+from oncebox.cli.options import action_options, given, message_filters
+from oncebox.cli.output import counted, note, print_line, progress_bar
+from oncebox.cli.prompts import confirm, prompted_why
+from oncebox.model.filters import REPLAYABLE
 from oncebox.operations.erase import Erased
 
 
 @click.command()
 @app_argument
-@message_filters
-@why_option
-@by_option
-@dry_run_option
-@yes_option
-@json_option
+@message_filters(REPLAYABLE, state="both")
+@action_options
 def erase(
     app: Reference,
     why: str | None,
@@ -45,34 +37,37 @@ def erase(
     Archives are not changed.
     """
     inbox = app.load()
-    # An empty value is a filter: without it `--type order --key "$UNSET"` would erase all orders.
-    which = {name: value for name, value in filter.items() if value not in (None, ())}
+    which = given(filter)
     if not which:
         raise click.UsageError("give at least one filter: --key, --id, ...")
     count = called(inbox, inbox.messages.count_erasable, **which)
-    if dry_run:
-        print_json({"would_erase": count}) if as_json else click.echo(_matching(count))
-        return
+    if as_json and dry_run:
+        print_json({"action": "erase", "dry_run": True, "matching": count})
     if not as_json:
-        click.echo(_matching(count), err=True)
-    why = why or prompted_why()
+        print_examples(inbox, count, {"state": REPLAYABLE, **which})
+        are = "matches and has" if count == 1 else "match and have"
+        print_line(f"{counted(count, 'message')} {are} content to erase")
+    if dry_run:
+        return
+    why = prompted_why(why)
     confirm("Erase their content permanently?", yes=yes)
     with progress_bar("erase", count) as progress:
         erased: Erased = called(
             inbox, inbox.messages.erase, why=why, by=by, progress=progress.set_done, **which
         )
-    _print(erased, as_json)
+    _print(erased, count, as_json)
     if erased.left:
         raise SystemExit(PARTIAL)
+    if not erased.done:
+        raise SystemExit(MISSING)
 
 
-def _matching(count: int) -> str:
-    return f"{count:,} messages match and have content to erase"
-
-
-def _print(erased: Erased, as_json: bool) -> None:
+def _print(erased: Erased, count: int, as_json: bool) -> None:
     if as_json:
-        print_json(erased)
+        result = {"matching": count, "done": erased.done, "left": erased.left}
+        print_json({"action": "erase", "dry_run": False, **result})
         return
-    left = f", {erased.left:,} left: unfinished, quarantined, in a replay or locked"
-    click.echo(f"erase: {erased.done:,} done{left if erased.left else ''}")
+    print_line(f"erased {counted(erased.done, 'message')}")
+    if erased.left:
+        left = "unfinished, quarantined, in a replay or locked"
+        note(f"{counted(erased.left, 'message')} left: {left}", style="yellow")

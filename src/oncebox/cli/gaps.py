@@ -2,65 +2,83 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.commands import PARTIAL
-from oncebox.cli.output import age, json_option, print_json, print_table
-from oncebox.cli.prompts import by_option, confirm, prompted_why, why_option, yes_option
+from oncebox.cli.commands import MISSING, PARTIAL
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import action_options, key_option, limit_option
+from oncebox.cli.output import ago, counted, note, print_line, print_table
+from oncebox.cli.prompts import confirm, prompted_why
+from oncebox.inbox import Inbox
 from oncebox.model.gap import Gap
-from oncebox.operations.gaps import missing
+from oncebox.operations.gaps import AT_ONCE, missing
+
+NOTHING = "no sequence numbers are missing"
 
 
 @click.command()
 @app_argument
-@click.option("--key", help="Only this key.")
+@key_option
+@limit_option
 @click.option("--skip", is_flag=True, help="Run the messages of the key without the missing ones.")
-@why_option
-@by_option
-@yes_option
-@json_option
+@action_options
 def gaps(
-    app: Reference,
-    key: str | None,
-    skip: bool,
-    why: str | None,
-    by: str | None,
-    yes: bool,
-    as_json: bool,
+    app: Reference, key: str | None, limit: int, skip: bool, as_json: bool, **options: Any
 ) -> None:
     """List or skip missing sequence numbers.
 
     Messages wait here if the identity has a sequence and a lower number has not arrived. A message
     whose number was skipped is quarantined if it arrives later.
     """
-    inbox = app.load()
-    found: list[Gap] = called(inbox, inbox.gaps.find, key=key)
-    if not skip:
-        print_json(found) if as_json else _print(found)
-        return
-    if key is None:
+    if skip and key is None:
         raise click.UsageError("name the key: --key KEY --skip")
+    if options["dry_run"] and not skip:
+        raise click.UsageError("--dry-run needs --skip: without it, nothing is changed")
+    inbox = app.load()
+    found: list[Gap] = called(inbox, inbox.gaps.find, key=key, limit=AT_ONCE if skip else limit)
+    if as_json and not skip:
+        print_json(found)
     if not as_json:
         _print(found)
-    why = why or prompted_why()
-    confirm(f"Skip these numbers of key {key!r}?", yes=yes)
-    skipped: list[Gap] = called(inbox, inbox.gaps.skip, key, why=why, by=by)
+    if skip and not found:
+        raise SystemExit(MISSING)
+    if skip and options["dry_run"]:
+        if as_json:
+            print_json({"action": "skip", "dry_run": True, "matching": len(found)})
+    elif skip:
+        _skip(inbox, str(key), found, options, as_json=as_json)
+
+
+def _skip(
+    inbox: Inbox, key: str, found: list[Gap], options: dict[str, Any], *, as_json: bool
+) -> None:
+    why = prompted_why(options["why"])
+    gaps = counted(len(found), "gap")
+    confirm(f"Skip {gaps} of key {key!r}?", yes=options["yes"])
+    skipped: list[Gap] = called(inbox, inbox.gaps.skip, key, why=why, by=options["by"])
+    left = max(0, len(found) - len(skipped))
     if as_json:
-        print_json({"skipped": len(skipped)})
+        result = {"matching": len(found), "done": len(skipped), "left": left}
+        print_json({"action": "skip", "dry_run": False, **result})
     else:
-        click.echo(f"{len(skipped)} skipped")
-    if not skipped:
-        click.secho("the key is locked, or the number has arrived: try again", err=True)
+        print_line(f"skipped {counted(len(skipped), 'gap')}")
+    if left:
+        note("the key is locked, or the number has arrived: try again", style="yellow")
         raise SystemExit(PARTIAL)
 
 
 def _print(found: list[Gap]) -> None:
     print_table(
-        ("key", "epoch", "missing", "waiting #", "since"),
+        ("key", "epoch", "missing", "waiting", "since"),
         [
-            (g.key, g.epoch, missing(g.next, g.lowest), g.waiting, f"{age(g.waiting_since)} ago")
+            (
+                *(g.key, g.epoch, missing(g.next, g.lowest)),
+                *(counted(g.waiting, "message"), ago(g.waiting_since)),
+            )
             for g in found
         ],
-        empty="no sequence numbers are missing",
+        empty=NOTHING,
     )

@@ -5,26 +5,21 @@ from __future__ import annotations
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.output import json_option, print_json, progress_bar, text
-from oncebox.cli.prompts import by_option, confirm, dry_run_option, yes_option
+from oncebox.cli.documents import print_json
+from oncebox.cli.messages import print_examples
+from oncebox.cli.options import action_options
+from oncebox.cli.output import WARNING, counted, note, print_line, progress_bar, text
+from oncebox.cli.prompts import confirm, prompted_why
+from oncebox.model.filters import REPLAYABLE
 from oncebox.model.retention import PurgeLimit
 from oncebox.operations.purge import Purged
 
 
 @click.command()
 @app_argument
-@click.option(
-    "--why",
-    default="older than the retention",
-    show_default=True,
-    help="The reason, for the audit log.",
-)
-@by_option
-@dry_run_option
-@yes_option
-@json_option
+@action_options
 def purge(
-    app: Reference, why: str, by: str | None, dry_run: bool, yes: bool, as_json: bool
+    app: Reference, why: str | None, by: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete finished messages that are older than the retention.
 
@@ -35,29 +30,34 @@ def purge(
     inbox = app.load()
     limit, count = called(inbox, inbox.purge.preview)
     for reason in limit.held_back_by:
-        click.secho(f"some messages cannot be purged yet: {reason}", fg="yellow", err=True)
+        note(f"some messages cannot be purged yet: {reason}", style=WARNING)
+    if as_json and (dry_run or not count):
+        _print_result(limit, count, dry_run=dry_run)
+    if not as_json:
+        print_examples(inbox, count, {"state": REPLAYABLE, "until": limit.watermark, "after": -1})
+        _print_preview(limit, count)
     if dry_run or not count:
-        _print_preview(limit, count, dry_run=dry_run, as_json=as_json)
         return
-    confirm(f"Purge up to {count:,} messages from before {text(limit.watermark)}?", yes=yes)
+    why = prompted_why(why)
+    confirm(f"Purge up to {counted(count, 'message')}?", yes=yes)
     with progress_bar("purge", count) as progress:
         purged: Purged = called(inbox, inbox.purge.run, why=why, by=by, progress=progress.set_done)
     if as_json:
-        print_json(purged)
+        limit = PurgeLimit(purged.watermark, purged.held_back_by)
+        _print_result(limit, count, dry_run=False, done=purged.purged)
     else:
-        click.echo(f"{purged.purged:,} messages purged")
+        print_line(f"purged {counted(purged.purged, 'message')}")
 
 
-def _print_preview(limit: PurgeLimit, count: int, *, dry_run: bool, as_json: bool) -> None:
-    if as_json and dry_run:
-        held_back_by = limit.held_back_by
-        print_json(
-            {"watermark": limit.watermark, "would_purge": count, "held_back_by": held_back_by}
-        )
-    elif as_json:
-        print_json(Purged(limit.watermark, 0, limit.held_back_by))
-    elif count:
-        before = text(limit.watermark)
-        click.echo(f"up to {count:,} messages from before {before}; unfinished ones are kept")
-    else:
-        click.echo("no messages are older than the retention")
+def _print_preview(limit: PurgeLimit, count: int) -> None:
+    if not count:
+        print_line("no messages are older than the retention")
+        return
+    before = text(limit.watermark)
+    print_line(f"up to {counted(count, 'message')} from before {before}; unfinished ones are kept")
+
+
+def _print_result(limit: PurgeLimit, count: int, *, dry_run: bool, done: int = 0) -> None:
+    result = {} if dry_run else {"done": done, "left": 0}
+    about = {"watermark": limit.watermark, "held_back_by": limit.held_back_by}
+    print_json({"action": "purge", "dry_run": dry_run, "matching": count, **result, **about})

@@ -10,24 +10,20 @@ import click
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.commands import MISSING
-from oncebox.cli.options import message_filters
+from oncebox.cli.documents import print_json
+from oncebox.cli.messages import print_examples
+from oncebox.cli.options import action_options, given, message_filters
 from oncebox.cli.output import (
-    age,
-    console,
-    json_option,
-    print_json,
+    WARNING,
+    ago,
+    counted,
+    note,
+    print_line,
     print_table,
+    printable,
     progress_bar,
-    text,
 )
-from oncebox.cli.prompts import (
-    by_option,
-    confirm,
-    dry_run_option,
-    prompted_why,
-    why_option,
-    yes_option,
-)
+from oncebox.cli.prompts import confirm, prompted_why
 from oncebox.inbox import Inbox
 from oncebox.model.filters import REPLAYABLE
 from oncebox.model.replay import Replay
@@ -37,20 +33,13 @@ from oncebox.operations.replays import Preview
 @click.command()
 @app_argument
 @click.argument("name", required=False)
-@message_filters
-@click.option(
-    "--state", type=click.Choice(REPLAYABLE), help="Messages in this state; default: done."
-)
+@message_filters(REPLAYABLE, state="done")
 @click.option("--pace", type=float, help="The most messages per second; changes a running replay.")
 @click.option(
     "--cancel", is_flag=True, help="Cancel the messages of replay NAME that have not run."
 )
 @click.option("--no-wait", is_flag=True, help="Start it and exit, without showing its progress.")
-@why_option
-@by_option
-@dry_run_option
-@yes_option
-@json_option
+@action_options
 def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> None:
     """Run finished messages again, in their old order.
 
@@ -66,10 +55,8 @@ def replay(app: Reference, name: str | None, as_json: bool, **options: Any) -> N
     command ends.
     """
     inbox = app.load()
-    names = ("type", "key", "origin", "since", "until", "state")
-    which = {what: options[what] for what in names if options[what] is not None}
-    if options["ids"]:
-        which["ids"] = options["ids"]
+    names = ("ids", "type", "key", "origin", "since", "until", "state")
+    which = given({what: options[what] for what in names})
     if options["cancel"] and (which or options["pace"] is not None):
         raise click.UsageError("--cancel cancels the whole replay: leave out filters and --pace")
     if options["cancel"] or (options["pace"] is not None and not which):
@@ -87,7 +74,7 @@ def _change(inbox: Inbox, name: str | None, options: dict[str, Any], as_json: bo
         raise click.UsageError("name the replay: oncebox replay APP NAME ...")
     if options["dry_run"]:
         raise click.UsageError("--dry-run is only for a new replay")
-    audit = {"why": options["why"] or prompted_why(), "by": options["by"]}
+    audit = {"why": prompted_why(options["why"]), "by": options["by"]}
     if options["cancel"]:
         confirm(f"Cancel the messages of {name!r} that have not run?", yes=options["yes"])
         _print(called(inbox, inbox.replays.cancel, name, **audit), as_json)
@@ -104,16 +91,15 @@ def _start(
 ) -> None:
     preview: Preview = called(inbox, inbox.replays.preview, **which)
     if options["dry_run"]:
-        print_json(preview) if as_json else _print_preview(preview)
+        _print_preview(inbox, preview, which, as_json=as_json, dry_run=True)
         return
-    if not as_json:
-        _print_preview(preview)
+    _print_preview(inbox, preview, which, as_json=as_json)
     if not preview.count:
         raise SystemExit(MISSING)
     if name is None:
         raise click.UsageError("name the replay: oncebox replay APP NAME ...")
-    why = options["why"] or prompted_why()
-    confirm(f"Run {preview.count:,} messages again?", yes=options["yes"])
+    why = prompted_why(options["why"])
+    confirm(f"Run {counted(preview.count, 'message')} again?", yes=options["yes"])
     begun: Replay = called(
         inbox, inbox.replays.start, name, why=why, by=options["by"], pace=options["pace"], **which
     )
@@ -123,19 +109,30 @@ def _start(
         _show_progress(inbox, begun, as_json)
 
 
-def _print_preview(preview: Preview) -> None:
-    click.echo(f"{preview.count:,} messages would run again")
+def _print_preview(
+    inbox: Inbox, preview: Preview, which: dict[str, Any], *, as_json: bool, dry_run: bool = False
+) -> None:
+    if as_json and dry_run:
+        rest = {
+            "without_payload": preview.without_payload,
+            "in_other_states": preview.in_other_states,
+        }
+        print_json({"action": "replay", "dry_run": True, "matching": preview.count, **rest})
+    if as_json:
+        return
+    print_examples(inbox, preview.count, {"state": "done", **which})
+    print_line(f"{counted(preview.count, 'message')} would run again")
     if preview.without_payload:
-        click.echo(f"{preview.without_payload:,} more match but have no payload")
+        print_line(f"{preview.without_payload:,} more match but have no payload")
     if preview.in_other_states:
-        click.echo(f"{preview.in_other_states:,} more match but are in another state")
+        print_line(f"{preview.in_other_states:,} more match but are in another state")
 
 
 def _show_progress(inbox: Inbox, replay: Replay, as_json: bool) -> None:
     try:
         if all(worker.is_crashed for worker in called(inbox, inbox.status).workers):
             hint = "no worker is running: start `oncebox run` or `oncebox worker`"
-            click.secho(hint, fg="yellow", err=True)
+            note(hint, style=WARNING)
         with progress_bar("replay", replay.total) as progress:
             while not replay.is_over:
                 time.sleep(0.5)
@@ -143,23 +140,21 @@ def _show_progress(inbox: Inbox, replay: Replay, as_json: bool) -> None:
                 progress.set_done(replay.stored + replay.skipped - replay.waiting)
     except KeyboardInterrupt:
         command = f"oncebox replay APP {replay.name}"
-        click.echo(
-            f"the replay continues; show it: {command}, stop it: {command} --cancel", err=True
-        )
+        note(f"the replay continues; show it: {command}, stop it: {command} --cancel")
     _print(replay, as_json)
 
 
 def _print(replay: Replay, as_json: bool) -> None:
     if as_json:
-        print_json(_described(replay))
+        print_json(replay)
         return
     _list([replay], as_json=False)
-    console.print(text(f"{replay.wanted}; by {replay.by}: {replay.why}"))
+    print_line(printable(f"{replay.wanted}; by {replay.by}: {replay.why}"))
 
 
 def _list(replays: Sequence[Replay], as_json: bool) -> None:
     if as_json:
-        print_json([_described(found) for found in replays])
+        print_json(list(replays))
         return
     print_table(
         (
@@ -168,21 +163,10 @@ def _list(replays: Sequence[Replay], as_json: bool) -> None:
         ),
         [
             (
-                *(r.name, _state(r), r.done, r.total, r.waiting, r.dead, r.discarded),
-                *(r.skipped, r.cancelled, f"{age(r.began_at)} ago"),
+                *(r.name, r.progress, r.done, r.total, r.waiting, r.dead, r.discarded),
+                *(r.skipped, r.cancelled, ago(r.began_at)),
             )
             for r in replays
         ],
         empty="no replays",
     )
-
-
-def _state(replay: Replay) -> str:
-    if replay.state == "stored":
-        return "done" if replay.is_over else "running"
-    return replay.state
-
-
-def _described(replay: Replay) -> dict[str, Any]:
-    fields = {name: getattr(replay, name) for name in replay.__struct_fields__}
-    return {**fields, "state": _state(replay), "done": replay.done}

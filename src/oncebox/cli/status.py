@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import click
+from rich.text import Text
 
 from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.commands import UNHEALTHY
-from oncebox.cli.output import age, console, json_option, number, print_json, print_table, text
-from oncebox.model.inspection import PartitionStatus, Status, WorkerStatus
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import json_option
+from oncebox.cli.output import (
+    ATTENTION,
+    STATE_STYLES,
+    WARNING,
+    ago,
+    counted,
+    note,
+    number,
+    print_line,
+    print_properties,
+    print_table,
+    text,
+)
+from oncebox.model.inspection import DeadLetterCount, PartitionStatus, Status, WorkerStatus
 from oncebox.model.retention import Retention
 
 
 @click.command()
 @app_argument
-@json_option
 @click.option(
     "--check",
     is_flag=True,
     help="Exit with 4 if a worker crashed and no other took over, if the reader of a partition is "
     "overdue, if a source cannot be read, or if dead letters block keys.",
 )
+@json_option
 def status(app: Reference, as_json: bool, check: bool) -> None:
     """Show the state of an inbox and its workers.
 
@@ -34,21 +49,33 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
         print_json(found)
     else:
         _print_status(found, inbox.retention)
-    if check and _is_unhealthy(found):
+    failing = list(_failing_checks(found)) if check else []
+    for problem in failing:
+        note(f"check failed: {problem}", style=ATTENTION)
+    if failing:
         raise SystemExit(UNHEALTHY)
 
 
-def _is_unhealthy(found: Status) -> bool:
-    overdue = any(worker.is_overdue for worker in found.workers)
-    overdue = overdue or any(partition.is_overdue for partition in found.partitions)
-    return overdue or bool(found.outages) or any(group.keys for group in found.dead)
+def _failing_checks(found: Status) -> Iterator[str]:
+    """Why the inbox is not healthy."""
+    for worker in found.workers:
+        if worker.is_overdue:
+            yield f"worker {worker.name} crashed, and no other took over"
+    for partition in found.partitions:
+        if partition.is_overdue:
+            yield f"the reader of partition {partition.partition} is overdue"
+    for outage in found.outages:
+        yield f"worker {outage.worker} cannot read {outage.source}"
+    for group in found.dead:
+        if group.keys:
+            blocked = counted(group.keys, "key")
+            yield f"{counted(group.count, 'dead letter')} ({group.reason}) block {blocked}"
 
 
 def _print_status(found: Status, retention: Retention | None) -> None:
-    console.print(f"[bold]{text(found.consumer)}[/bold]")
-    _print_unfinished(found)
-    console.print(f"retention {_describe_retention(found, retention)}")
-    console.print()
+    print_line(found.consumer, style="bold")
+    print_properties(_summary(found, retention))
+    print_line("")
     print_table(
         ("last", "received #", "done #", "duplicates absorbed #", "failed #", "dead #"),
         [
@@ -57,82 +84,117 @@ def _print_status(found: Status, retention: Retention | None) -> None:
         ],
         empty="",
     )
-    console.print()
+    print_line("")
     print_table(
-        ("worker", "batch #", "started", "last heartbeat"),
-        [(w.name, w.batch, w.started_at, _last_heartbeat(w)) for w in found.workers],
+        ("worker", "batch size", "started", "last heartbeat"),
+        [
+            (w.name, counted(w.batch, "message"), ago(w.started_at), _last_heartbeat(w))
+            for w in found.workers
+        ],
         empty="no workers are running",
     )
     if found.partitions:
-        console.print()
+        print_line("")
         _print_partitions(found.partitions)
     _print_problems(found)
 
 
-def _last_heartbeat(worker: WorkerStatus) -> str:
-    ago = f"{age(worker.heartbeat_at)} ago"
+def _summary(found: Status, retention: Retention | None) -> Iterator[tuple[str, str | Text]]:
+    """What is pending and dead, and how long messages are kept."""
+    yield "pending", _pending(found)
+    if found.gaps:
+        count, keys = counted(found.awaiting_sequence, "message"), counted(found.gaps, "key")
+        waiting = f"{count} of {keys} wait for missing sequence numbers"
+        yield "gaps", Text(waiting + _oldest(found.oldest_gap), WARNING)
+    yield "dead letters", _dead_letters(found.dead)
+    for group in found.dead:
+        yield group.state, _group(group)
+    yield "retention", _describe_retention(found, retention)
+
+
+def _pending(found: Status) -> str:
+    """The number of pending messages, as a sum of its parts."""
+    capped = "at least " if found.pending > 100_000 else ""
+    parts = (
+        f"{capped}{number(found.ready)} ready, {number(found.retrying)} retrying, "
+        f"{number(found.blocked)} blocked"
+    )
+    isolated = f"; {number(found.isolated)} of them isolated" if found.isolated else ""
+    pending = counted(found.pending, "message")
+    return f"{pending}: {parts}{isolated}{_oldest(found.oldest_pending)}"
+
+
+def _dead_letters(groups: Sequence[DeadLetterCount]) -> str | Text:
+    """The number of dead letters and quarantined deliveries, as a sum of its parts."""
+    if not groups:
+        return "none"
+    sums = dict.fromkeys(STATE_STYLES, 0)
+    for group in groups:
+        sums[group.state] += group.count
+    parts = ", ".join(f"{number(count)} {state}" for state, count in sums.items() if count)
+    return Text(f"{number(sum(sums.values()))}: {parts}", ATTENTION if sums["dead"] else WARNING)
+
+
+def _group(group: DeadLetterCount) -> Text:
+    blocks = f", {counted(group.keys, 'key')} blocked" if group.keys else ""
+    return Text(f"{number(group.count)} {group.reason}{blocks}", STATE_STYLES[group.state])
+
+
+def _oldest(since: datetime | None) -> str:
+    return f", oldest {ago(since)}" if since is not None else ""
+
+
+def _last_heartbeat(worker: WorkerStatus) -> str | Text:
+    beat = ago(worker.heartbeat_at)
     if worker.is_overdue:
-        return f"{ago} OVERDUE"
-    return f"{ago}, crashed, work taken over" if worker.is_crashed else ago
+        return Text(f"{beat} OVERDUE", ATTENTION)
+    return f"{beat}, crashed, work taken over" if worker.is_crashed else beat
 
 
 def _describe_retention(found: Status, retention: Retention | None) -> str:
     if retention is None:
         return "forever, messages are never purged"
-    words = [f"{retention.days:g} days"]
+    words = [f"{retention.days:g} day{'' if retention.days == 1 else 's'}"]
     if found.purged_before is not None:
         words.append(f"purged before {text(found.purged_before)}")
     if found.purge_paused_until is not None:
         words.append(f"purge paused until {text(found.purge_paused_until)} after a restore")
     if found.last_purge_at is not None:
-        words.append(f"last purge {age(found.last_purge_at)} ago")
+        words.append(f"last purge {ago(found.last_purge_at)}")
     else:
         words.append("not purged yet")
     return ", ".join(words)
 
 
-def _print_unfinished(found: Status) -> None:
-    pending = f"{number(found.ready)} ready, {number(found.retrying)} retrying, "
-    pending += f"{number(found.blocked)} blocked"
-    if found.isolated:
-        pending += f", {number(found.isolated)} isolated"
-    console.print(f"pending   {pending}{_oldest(found.oldest_pending)}")
-    if found.gaps:
-        count, keys = number(found.awaiting_sequence), number(found.gaps)
-        waiting = f"{count} messages of {keys} keys wait for missing "
-        waiting += f"sequence numbers{_oldest(found.oldest_gap)}"
-        console.print(f"gaps      {waiting}")
-    for group in found.dead:
-        keys = f", {group.keys:,} keys blocked" if group.keys else ""
-        console.print(f"{group.state:<9} {number(group.count)} {group.reason}{keys}", style="red")
-
-
-def _oldest(since: datetime | None) -> str:
-    return f", oldest {age(since)} ago" if since is not None else ""
-
-
 def _print_problems(found: Status) -> None:
     """Print outages of sources, and messages that were deleted before they were read."""
-    for outage in found.outages:
-        line = f"outage    {text(outage.worker)} cannot read {text(outage.source)} "
-        line += f"since {text(outage.since_at)}: {text(outage.why)}"
-        console.print(line, style="red")
-    for partition in found.partitions:
-        if partition.skipped:
-            name = text(partition.partition)
-            line = f"skipped   up to {partition.skipped:,} messages of {name}, "
-            line += f"{age(partition.skipped_at)} ago: {text(partition.skipped_why)}"
-            console.print(line, style="red")
+    problems = [
+        (
+            "outage",
+            f"{o.worker} cannot read {o.source} since {text(o.since_at)}: {o.why}",
+        )
+        for o in found.outages
+    ]
+    problems += [
+        (
+            "skipped",
+            f"up to {counted(p.skipped, 'message')} of {p.partition}, {ago(p.skipped_at)}: "
+            f"{p.skipped_why}",
+        )
+        for p in found.partitions
+        if p.skipped
+    ]
+    for name, problem in problems:
+        print_properties([(name, Text(text(problem), ATTENTION))])
 
 
 def _print_partitions(partitions: Sequence[PartitionStatus]) -> None:
     print_table(
-        ("source", "partition", "position #", "acked #", "lag #", "reader", "for", "moved"),
+        ("source", "partition", "position #", "acked #", "lag", "reader", "for", "moved"),
         [
             (
                 *(p.source, p.partition, p.next, p.settled, _lag(p), p.owner),
-                age(p.owned_at) + " OVERDUE" * p.is_overdue,
-                f"{age(p.moved_at)} ago",
+                *(_read_for(p), ago(p.moved_at)),
             )
             for p in partitions
         ],
@@ -140,8 +202,15 @@ def _print_partitions(partitions: Sequence[PartitionStatus]) -> None:
     )
 
 
+def _read_for(partition: PartitionStatus) -> str | Text:
+    """For how long the reader has had the partition."""
+    since = ago(partition.owned_at).removesuffix(" ago")
+    return Text(f"{since} OVERDUE", ATTENTION) if partition.is_overdue else since
+
+
 def _lag(partition: PartitionStatus) -> str:
     """The lag, and the age of its measurement."""
     if partition.lag is None:
         return ""
-    return f"{partition.lag:,}" + (f", {age(partition.lag_at)} ago" if partition.lag_at else "")
+    lag = f"{partition.lag:,} unread"
+    return f"{lag}, {ago(partition.lag_at)}" if partition.lag_at else lag

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from oncebox.cli.app import Reference, app_argument, called
-from oncebox.cli.options import batch_option
-from oncebox.cli.output import json_option, print_json
+from oncebox.cli.documents import print_json
+from oncebox.cli.options import batch_option, json_option
 from oncebox.cli.processes import Processes, configure_logging, process_options, processes
 
 
@@ -29,7 +29,7 @@ def worker(
     batch: int,
     log_level: str,
 ) -> None:
-    """Run stored messages as they become due, until a signal stops it.
+    """Run stored messages as they become due, until stopped.
 
     For messages that a webhook or your own loop passes to inbox.receive(), and for retries of those
     that failed in inbox.process(). `oncebox run` has such workers of its own. Start as many as you

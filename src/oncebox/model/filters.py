@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from oncebox.errors import ConfigurationError
+from oncebox.model.outcome import Reason
 from oncebox.model.suggestions import suggestion
+
+STATES = ("pending", "awaiting_sequence", "done", "dead", "quarantined", "discarded")
+"""States of messages."""
+
+DEAD_STATES = ("dead", "quarantined")
+"""States of dead letters."""
+
+REASONS = tuple(reason.value for reason in Reason)
+"""Why messages are dead or quarantined."""
 
 REPLAYABLE = ("done", "discarded")
 """States of messages that can be replayed. Messages in other states still have to run."""
@@ -24,7 +34,25 @@ class MessageFilter(TypedDict, total=False):
     """Received at this time or later."""
     until: datetime | None
     """Received before this time."""
-    state: str
+    state: str | None
+
+
+class MessageSearch(TypedDict, total=False):
+    """Selects messages in any state: everything that is given must match."""
+
+    ids: Iterable[str] | None
+    origin: str | None
+    type: str | None
+    key: str | None
+    since: datetime | None
+    """Received at this time or later."""
+    until: datetime | None
+    """Received before this time."""
+    state: str | Iterable[str] | None
+    reason: str | None
+    """Why it is dead or quarantined."""
+    fingerprint: str | None
+    """The fingerprint of its error, or a prefix of it that only one fingerprint has."""
 
 
 class DeadLetterFilter(TypedDict, total=False):
@@ -36,8 +64,14 @@ class DeadLetterFilter(TypedDict, total=False):
     type: str | None
     key: str | None
     origin: str | None
-    message_id: str | None
+    message_id: str | Iterable[str] | None
+    """The id of the message, or several ids."""
     fingerprint: str | None
+    """The fingerprint of the error, or a prefix of it that only one fingerprint has."""
+    since: datetime | None
+    """Received at this time or later."""
+    until: datetime | None
+    """Received before this time."""
 
 
 def checked_message_filter(filter: MessageFilter) -> MessageFilter:
@@ -57,9 +91,39 @@ def checked_message_filter(filter: MessageFilter) -> MessageFilter:
 
 
 def checked_dead_letter_filter(filter: DeadLetterFilter) -> DeadLetterFilter:
-    """Validate a filter. Raises ConfigurationError."""
+    """Validate a filter: times in UTC. Raises ConfigurationError."""
     _check_names(filter, DeadLetterFilter)
-    return filter
+    _check_value("state", filter.get("state"), DEAD_STATES)
+    _check_value("reason", filter.get("reason"), REASONS)
+    checked = DeadLetterFilter(**filter)
+    for name in ("since", "until"):
+        if filter.get(name) is not None:
+            checked[name] = checked_time(name, filter.get(name))
+    return checked
+
+
+def checked_message_search(filter: MessageSearch) -> MessageSearch:
+    """Validate a filter: times in UTC. Raises ConfigurationError."""
+    _check_names(filter, MessageSearch)
+    for state in as_list(filter.get("state") or ()):
+        _check_value("state", state, STATES)
+    _check_value("reason", filter.get("reason"), REASONS)
+    checked = MessageSearch(**filter)
+    if (ids := filter.get("ids")) is not None:
+        checked["ids"] = _checked_ids(ids)
+    checked["since"] = checked_time("since", filter.get("since"))
+    checked["until"] = checked_time("until", filter.get("until"))
+    return checked
+
+
+def as_list(values: str | Iterable[str]) -> list[str]:
+    """One value as a list, or several values."""
+    return [values] if isinstance(values, str) else list(values)
+
+
+def _check_value(name: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise ConfigurationError(f"unknown {name} {value!r}, {suggestion(value, known)}")
 
 
 def selects_everything(filter: Mapping[str, Any]) -> bool:

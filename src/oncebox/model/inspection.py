@@ -102,6 +102,11 @@ class Status(msgspec.Struct, frozen=True):
     partitions: Sequence[PartitionStatus]
     outages: Sequence[Outage] = ()
 
+    @property
+    def pending(self) -> int:
+        """The messages that still have to run: ready, retrying or blocked."""
+        return self.ready + self.retrying + self.blocked
+
 
 class MessageSummary(msgspec.Struct, frozen=True):
     """A message in a list."""

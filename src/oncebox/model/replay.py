@@ -39,6 +39,13 @@ class Replay(msgspec.Struct, frozen=True):
         return self.stored - self.waiting - self.dead - self.discarded - self.cancelled
 
     @property
+    def progress(self) -> str:
+        """The state for people: running, done, cancelling or cancelled."""
+        if self.state == "stored":
+            return "done" if self.is_over else "running"
+        return self.state
+
+    @property
     def is_over(self) -> bool:
         """True if none of its messages will run any more, unless a dead letter is retried."""
         return self.state == "cancelled" or (self.state == "stored" and not self.waiting)

@@ -18,6 +18,7 @@ from oncebox.model.message import Delivery, Message
 from oncebox.model.ordering import Ordering
 from oncebox.model.outcome import Kind, Reason
 from oncebox.operations.audit import audit_entry
+from oncebox.operations.fingerprints import full_fingerprint
 from oncebox.operations.methods import async_method, sync_method
 from oncebox.processing.context import Context
 from oncebox.processing.plan import Plan
@@ -66,21 +67,33 @@ class DeadLetters:
         **filter: Unpack[DeadLetterFilter],
     ) -> Steps[list[DeadLetter]]:
         """Find the dead letters that match, oldest first. `after`: only those with a higher id."""
-        return self._context.read(
-            is_async,
-            self._context.store.find_dead_letters,
-            checked_dead_letter_filter(filter),
-            ids=_checked_ids(ids),
-            limit=limit,
-            after=after,
+        return (
+            yield from self._context.read(
+                is_async,
+                self._context.store.find_dead_letters,
+                (yield from self._checked(is_async, filter)),
+                ids=_checked_ids(ids),
+                limit=limit,
+                after=after,
+            )
         )
 
     find = sync_method(_find)
     afind = async_method(_find)
 
-    def _groups(self, is_async: bool, *, limit: int = 50) -> Steps[list[DeadLetterGroup]]:
-        """Count dead letters by state, reason, error and type."""
-        return self._context.read(is_async, self._context.store.dead_letter_groups, limit=limit)
+    def _groups(
+        self, is_async: bool, *ids: int, limit: int = 50, **filter: Unpack[DeadLetterFilter]
+    ) -> Steps[list[DeadLetterGroup]]:
+        """Count the dead letters that match, by state, reason and error."""
+        return (
+            yield from self._context.read(
+                is_async,
+                self._context.store.dead_letter_groups,
+                (yield from self._checked(is_async, filter)),
+                ids=_checked_ids(ids),
+                limit=limit,
+            )
+        )
 
     groups = sync_method(_groups)
     agroups = async_method(_groups)
@@ -132,10 +145,10 @@ class DeadLetters:
         everything: bool,
         progress: Callable[[int], None] | None,
     ) -> Steps[Acted]:
-        checked = checked_dead_letter_filter(filter)
-        if not (everything or ids or any(checked.values())):
+        if not (everything or ids or any(filter.values())):
             raise ConfigurationError(f"{action}() needs ids or filters, or everything=True")
         audit = audit_entry(action, by, why)
+        checked = yield from self._checked(is_async, filter)
         database = yield from self._context.open(is_async)
         newest = yield from self._context.read(is_async, self._context.store.newest_dead_letter)
         act = partial(self._chunk, audit, checked, _checked_ids(ids), newest)
@@ -150,6 +163,14 @@ class DeadLetters:
             after = letters[CHUNK - 1].id
         _check_found(ids, done + left)
         return Acted(done, left)
+
+    def _checked(self, is_async: bool, filter: DeadLetterFilter) -> Steps[DeadLetterFilter]:
+        """The validated filter, with the full fingerprint."""
+        checked = checked_dead_letter_filter(filter)
+        given = checked.get("fingerprint")
+        if given is not None:
+            checked["fingerprint"] = yield from full_fingerprint(self._context, is_async, given)
+        return checked
 
     def _chunk(
         self,

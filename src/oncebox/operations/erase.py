@@ -46,10 +46,11 @@ class Erasing:
     ) -> Steps[Erased]:
         """Erase payload, headers and error texts of finished messages; their ids stay.
 
-        Messages are selected as for a replay, in any state. Archived copies are not erased.
+        Messages are selected as for a replay, but without `state` in any state. Archived copies are
+        not erased.
         """
         audit = audit_entry("erase", by, why)
-        checked = checked_message_filter(filter)
+        checked = _checked(filter)
         found = yield from self._find_erasable(is_async, checked)
         context, store = self._context, self._context.store
         database = yield from context.open(is_async)
@@ -65,15 +66,17 @@ class Erasing:
                 continue  # another transaction holds the lock of one of their keys
             if progress is not None:
                 progress(erased)
-        quarantined = yield from context.read(is_async, store.count_quarantined, checked)
-        return Erased(erased, len(found) - erased + quarantined)
+        left = len(found) - erased
+        if checked.get("state") is None:
+            left += yield from context.read(is_async, store.count_quarantined, checked)
+        return Erased(erased, left)
 
     erase = sync_method(_erase)
     aerase = async_method(_erase)
 
     def _count_erasable(self, is_async: bool, **filter: Unpack[MessageFilter]) -> Steps[int]:
         """Count the messages that match and have data to erase."""
-        return len((yield from self._find_erasable(is_async, checked_message_filter(filter))))
+        return len((yield from self._find_erasable(is_async, _checked(filter))))
 
     count_erasable = sync_method(_count_erasable)
     acount_erasable = async_method(_count_erasable)
@@ -85,3 +88,10 @@ class Erasing:
             raise ConfigurationError("select the messages to erase: key=..., ids=..., ...")
         found = yield from self._context.read(is_async, self._context.store.find_messages, filter)
         return [(key, origin, id) for key, origin, id, is_erasable in found if is_erasable]
+
+
+def _checked(filter: MessageFilter) -> MessageFilter:
+    """The validated filter; without a state it selects messages in any state."""
+    checked = checked_message_filter(filter)
+    checked["state"] = filter.get("state")
+    return checked

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from oncebox.errors import NotFound
+from oncebox.model.filters import MessageSearch, checked_message_search
 from oncebox.model.inspection import MessageDetail, MessageSummary, Rates, Status
 from oncebox.operations.erase import Erasing
+from oncebox.operations.fingerprints import full_fingerprint
 from oncebox.operations.methods import async_method, sync_method
 from oncebox.processing.context import Context
 from oncebox.storage.steps import Steps
@@ -32,21 +35,41 @@ class Messages(Erasing):
         is_async: bool,
         *,
         limit: int = 50,
-        after: int = 0,
-        since: timedelta | None = DAY,
-        state: str | None = None,
+        after: int | None = None,
+        since: datetime | timedelta | None = DAY,
+        until: datetime | None = None,
+        state: str | Iterable[str] | None = None,
         type: str | None = None,
         key: str | None = None,
+        origin: str | None = None,
+        ids: Iterable[str] | None = None,
+        reason: str | None = None,
+        fingerprint: str | None = None,
     ) -> Steps[list[MessageSummary]]:
         """Find the messages that arrived last, in order of arrival.
 
-        `since` is how far back to look: a day by default; None: all. With `after`, a seq, find
-        instead the messages whose seq is higher, beginning with the lowest.
+        `since` and `until` are about when a message was received: a time, or for `since` how far
+        back to look, a day by default; None: all. With `after`, a seq, find instead the messages
+        whose seq is higher, beginning with the lowest. `fingerprint` may be the first characters
+        of one.
         """
-        start = None if since is None else datetime.now(UTC) - since
+        start = datetime.now(UTC) - since if isinstance(since, timedelta) else since
+        search = checked_message_search(
+            MessageSearch(
+                ids=ids,
+                origin=origin,
+                type=type,
+                key=key,
+                since=start,
+                until=until,
+                state=state,
+                reason=reason,
+            )
+        )
+        search["fingerprint"] = yield from full_fingerprint(self._context, is_async, fingerprint)
         read = self._context.store.messages
-        return self._context.read(
-            is_async, read, limit=limit, after=after, since=start, state=state, type=type, key=key
+        return (
+            yield from self._context.read(is_async, read, filter=search, limit=limit, after=after)
         )
 
     find = sync_method(_find)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import oncebox.operations.dead_letters
-from oncebox import Delivery, Reject
+from oncebox import DeadLetter, Delivery, Reject
 from oncebox.errors import ConfigurationError, NotFound
 from support.inboxes import InboxHarness, keyed, make_dead_letters
 from support.tables import audit_entries, dead_letters
@@ -51,6 +52,78 @@ def test_dead_letters_are_found_by_every_filter(world: World, harness: InboxHarn
     assert found(fingerprint=first[0].fingerprint) == ["1", "2"]
     assert found(after=first[-1].id, limit=2) == ["3", "4"]
     assert harness.dead("find", first[1].id) == [first[1]]
+    assert found(message_id=["2", "4", "x"]) == ["2", "4"]
+    hour = timedelta(hours=1)
+    assert found(since=datetime.now(UTC) - hour) == ["1", "2", "3", "4", None]
+    assert found(until=datetime.now(UTC) - hour) == []
+
+
+@pytest.mark.only(BOTH)
+def test_the_groups_of_dead_letters_match_the_same_filters(
+    world: World, harness: InboxHarness
+) -> None:
+    make_dead_letters(harness, keyed("1", "a"), keyed("2", "b"))
+    harness.process(order("3", type="strange"))
+    assert [(g.reason, g.count) for g in harness.dead("groups", key="b")] == [
+        ("out_of_attempts", 1)
+    ]
+    assert [g.reason for g in harness.dead("groups", reason="unknown_type")] == ["unknown_type"]
+    numbers = [letter.id for letter in harness.dead("find")]
+    assert [g.count for g in harness.dead("groups", *numbers[:2])] == [2]
+
+
+def two_errors(harness: InboxHarness) -> tuple[DeadLetter, DeadLetter]:
+    """Two dead letters with different errors."""
+    make_dead_letters(harness, keyed("1", "a"))
+    harness.process(order("2", type="strange"))
+    first, second = harness.dead("find")
+    return first, second
+
+
+@pytest.mark.only(BOTH)
+def test_a_fingerprint_is_recognised_by_its_first_characters(
+    world: World, harness: InboxHarness
+) -> None:
+    first, second = two_errors(harness)
+    assert first.fingerprint is not None
+    for length in (8, 15, 16):
+        prefix = first.fingerprint[:length]
+        assert harness.dead("find", fingerprint=prefix) == [first]
+        assert harness.dead("find", fingerprint=prefix.upper()) == [first]
+        (group,) = harness.dead("groups", fingerprint=prefix)
+        assert (group.fingerprint, group.count) == (first.fingerprint, 1)
+    unknown = "f" * 8 if first.fingerprint[0] != "f" else "0" * 8
+    assert harness.dead("find", fingerprint=unknown) == []
+    assert harness.dead("discard", fingerprint=first.fingerprint[:8], why="noise").done == 1
+    assert harness.dead("find") == [second]
+
+
+@pytest.mark.only(("sqlite3", "psycopg-async"))
+def test_an_ambiguous_fingerprint_is_refused_with_its_candidates(
+    world: World, harness: InboxHarness
+) -> None:
+    first, second = two_errors(harness)
+    world.query(f"UPDATE oncebox_dead_letter SET fingerprint = 'abcd1234{'0' * 8}' WHERE id = 1")
+    world.query(f"UPDATE oncebox_dead_letter SET fingerprint = 'abcd9876{'0' * 8}' WHERE id = 2")
+    for act in ("retry", "discard"):
+        with pytest.raises(ConfigurationError, match="'abcd' is ambiguous") as refused:
+            harness.dead(act, fingerprint="abcd", why="fixed")
+        assert f"abcd123400000000 ({first.error})" in str(refused.value)
+        assert f"abcd987600000000 ({second.error})" in str(refused.value)
+    assert len(dead_letters(world)) == 2
+    for wrong in ("", "xyz", "%", "0" * 17):
+        with pytest.raises(ConfigurationError, match="a fingerprint has 1 to 16 "):
+            harness.dead("find", fingerprint=wrong)
+
+
+@pytest.mark.only(("sqlite3", "psycopg-async"))
+def test_an_unknown_reason_or_state_is_met_with_the_nearest_one(
+    world: World, harness: InboxHarness
+) -> None:
+    with pytest.raises(ConfigurationError, match="'rejectd', did you mean 'rejected'"):
+        harness.dead("find", reason="rejectd")
+    with pytest.raises(ConfigurationError, match="unknown state 'done', known: dead, quarantined"):
+        harness.dead("groups", state="done")
 
 
 @pytest.mark.only(BOTH)

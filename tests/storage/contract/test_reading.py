@@ -17,6 +17,7 @@ from oncebox.storage.records import (
     SequenceMove,
     WorkerInfo,
 )
+from oncebox.storage.steps import run
 from support.stores import (
     FAILED_ONCE,
     NOW,
@@ -31,11 +32,7 @@ from support.stores import (
 
 ALL: dict[str, Any] = {
     "limit": 100,
-    "after": 0,
-    "since": None,
-    "state": None,
-    "type": None,
-    "key": None,
+    "filter": {},
 }
 HOUR = timedelta(hours=1)
 
@@ -179,10 +176,13 @@ def test_messages_are_listed_in_order_of_arrival_with_their_states(harness: Stor
     ("options", "ids"),
     [
         ({"limit": 2}, ["c", "d"]),
-        ({"state": "pending"}, ["d"]),
-        ({"type": "t"}, ["b"]),
-        ({"key": "k"}, ["c"]),
-        ({"state": "done", "type": "t", "key": "k"}, []),
+        ({"filter": {"state": "pending"}}, ["d"]),
+        ({"filter": {"type": "t"}}, ["b"]),
+        ({"filter": {"key": "k"}}, ["c"]),
+        ({"filter": {"state": ["done", "pending"], "key": "k"}}, ["c"]),
+        ({"filter": {"ids": ["a", "c", "x"]}}, ["a", "c"]),
+        ({"filter": {"origin": "x"}}, []),
+        ({"filter": {"state": "done", "type": "t", "key": "k"}}, []),
     ],
 )
 def test_listed_messages_match_all_filters(
@@ -200,8 +200,16 @@ def test_messages_are_listed_behind_a_number_or_since_a_time(harness: StoreHarne
         first, *_ = harness.claim(work, arrival("a"), arrival("b"), arrival("c")).seqs
     behind = harness.call("messages", "c", **{**ALL, "after": first})
     assert [message.message_id for message in behind] == ["b", "c"]
-    assert len(harness.call("messages", "c", **{**ALL, "since": NOW - HOUR})) == 3
-    assert harness.call("messages", "c", **{**ALL, "since": NOW + HOUR}) == []
+    (next_one,) = harness.call("messages", "c", **{**ALL, "after": first, "limit": 1})
+    assert next_one.message_id == "b", "the first that follows, not the last"
+    for filter, count in (
+        ({"since": NOW - HOUR}, 3),
+        ({"since": NOW + HOUR}, 0),
+        ({"until": NOW + HOUR}, 3),
+        ({"until": NOW - HOUR}, 0),
+    ):
+        found = harness.call("messages", "c", limit=9, filter=filter)
+        assert len(found) == count
 
 
 def test_a_message_is_shown_with_its_attempts_and_actions(harness: StoreHarness) -> None:
@@ -264,12 +272,56 @@ def test_dead_letters_are_grouped_by_their_error(harness: StoreHarness) -> None:
     errors = [ValueError("x"), KeyError("y")]
     harness.record(*[dead(str(n), n, errors[n == 1]) for n in range(3)])
     harness.record(entry(Kind.quarantined, "a", 9, reason=Reason.payload_mismatch))
-    groups = harness.call("dead_letter_groups", "c", limit=9)
+    groups = harness.call("dead_letter_groups", "c", {}, limit=9)
     assert (groups[0].state, groups[0].reason, groups[0].count) == ("dead", "rejected", 2)
     assert groups[0].error == "ValueError: x"
     first, _, third, _ = harness.letters()
     assert (groups[0].first, groups[0].last) == (first.id, third.id)
     assert is_now(groups[0].dead_at)
     assert sorted(group.count for group in groups) == [1, 1, 2]
-    assert harness.call("dead_letter_groups", "c", limit=1) == groups[:1]
-    assert harness.call("dead_letter_groups", "other", limit=9) == []
+    assert harness.call("dead_letter_groups", "c", {}, limit=1) == groups[:1]
+    assert harness.call("dead_letter_groups", "other", {}, limit=9) == []
+    (single,) = harness.call("dead_letter_groups", "c", {}, ids=[third.id], limit=9)
+    assert (single.count, single.fingerprint) == (1, groups[0].fingerprint)
+    (named,) = harness.call("dead_letter_groups", "c", {"state": "quarantined"}, limit=9)
+    assert named.reason == "payload_mismatch"
+
+
+def test_messages_and_dead_letters_are_found_by_their_error(harness: StoreHarness) -> None:
+    with harness.transaction() as work:
+        seqs = harness.claim(work, arrival("a"), arrival("b")).seqs
+    errors = [ValueError("x"), KeyError("y")]
+    harness.record(
+        *[
+            entry(Kind.dead, id, seq or 0, **{**FAILED_ONCE, "error": error, "reason": reason})
+            for id, seq, error, reason in zip("ab", seqs, errors, Reason, strict=False)
+        ]
+    )
+    first, second = harness.letters()
+    for letter in (first, second):
+        filter = {"fingerprint": letter.fingerprint}
+        (found,) = harness.call("messages", "c", filter=filter, limit=9)
+        assert found.message_id == letter.message_id
+        assert harness.letters(**filter) == [letter]
+        (named,) = harness.call("messages", "c", filter={"reason": letter.reason}, limit=9)
+        assert named == found
+    known = sorted((letter.fingerprint, letter.error) for letter in (first, second))
+    assert harness.call("fingerprints", "c", "", limit=9) == known
+    assert harness.call("fingerprints", "c", (known[0][0] or "")[:15], limit=9) == known[:1]
+    assert harness.call("fingerprints", "other", "", limit=9) == []
+
+
+def test_dead_letters_are_found_by_the_time_their_message_was_received(
+    harness: StoreHarness,
+) -> None:
+    with harness.transaction() as work:
+        (seq,) = harness.claim(work, arrival("a")).seqs
+    harness.record(entry(Kind.dead, "a", seq or 0, **FAILED_ONCE, reason=Reason.rejected))
+    harness.record(entry(Kind.quarantined, "b", 9, reason=Reason.too_late))
+    back = "received_at - interval '2 hours'"
+    if harness.store.dialect == "sqlite":
+        back = "received_at - 2 * 3600000000"
+    with harness.transaction() as work:
+        run(work.execute(f"UPDATE oncebox_inbox SET received_at = {back}", {}))
+    assert [x.message_id for x in harness.letters(since=NOW - HOUR)] == ["b"]
+    assert [x.message_id for x in harness.letters(until=NOW - HOUR)] == ["a"]

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from oncebox.model.dead_letter import DeadLetter
 from oncebox.model.filters import DeadLetterFilter
+from oncebox.model.inspection import DeadLetterGroup
 from oncebox.storage.contract.connection import Connection
 from oncebox.storage.records import (
     AuditEntry,
@@ -34,6 +35,24 @@ class DeadLetterStore(Protocol):
         up_to: int | None = None,
     ) -> Steps[list[DeadLetter]]:
         """Dead letters and quarantined deliveries that match, ordered by id."""
+        ...
+
+    def dead_letter_groups(
+        self,
+        connection: Connection,
+        consumer: str,
+        filter: DeadLetterFilter,
+        *,
+        ids: Sequence[int] | None = None,
+        limit: int,
+    ) -> Steps[list[DeadLetterGroup]]:
+        """Counts of matching dead letters by state, reason, error and type, the largest first."""
+        ...
+
+    def fingerprints(
+        self, connection: Connection, consumer: str, prefix: str, *, limit: int
+    ) -> Steps[list[tuple[str, str | None]]]:
+        """The fingerprints that begin with a prefix, and one error of each."""
         ...
 
     def lock_dead_letters(

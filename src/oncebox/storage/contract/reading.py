@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from oncebox.model.inspection import DeadLetterGroup, MessageDetail, MessageSummary, Rates, Status
+from oncebox.model.filters import MessageSearch
+from oncebox.model.inspection import MessageDetail, MessageSummary, Rates, Status
 from oncebox.storage.contract.connection import Connection
 from oncebox.storage.steps import Steps
 
@@ -26,24 +27,15 @@ class ReadingStore(Protocol):
         connection: Connection,
         consumer: str,
         *,
+        filter: MessageSearch,
         limit: int,
-        after: int,
-        since: datetime | None,
-        state: str | None,
-        type: str | None,
-        key: str | None,
+        after: int | None = None,
     ) -> Steps[list[MessageSummary]]:
-        """The messages that arrived last, in order of arrival; or those after the seq `after`."""
+        """The messages that arrived last, in order of arrival; or the next ones after a seq."""
         ...
 
     def message(
         self, connection: Connection, consumer: str, id: str, origin: str | None
     ) -> Steps[list[MessageDetail]]:
         """Everything about the messages with an id, one per origin."""
-        ...
-
-    def dead_letter_groups(
-        self, connection: Connection, consumer: str, *, limit: int
-    ) -> Steps[list[DeadLetterGroup]]:
-        """Counts of dead letters by state, reason, error and type."""
         ...

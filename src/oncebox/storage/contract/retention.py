@@ -124,7 +124,7 @@ class RetentionStore(Protocol):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Find the messages that match, in any state.
+        """Find the messages that match, in any state if the filter names none.
 
         Each row has key, origin, id, and True if there is data to erase.
         """

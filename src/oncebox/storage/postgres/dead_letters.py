@@ -7,46 +7,17 @@ from collections.abc import Sequence
 import msgspec
 
 from oncebox.model.dead_letter import DeadLetter
-from oncebox.model.filters import DeadLetterFilter
 from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
 from oncebox.storage.postgres.claims import PostgresClaims
 from oncebox.storage.records import AuditEntry
 from oncebox.storage.sql import rows
+from oncebox.storage.sql.dead_letters import SqlDeadLetters
 from oncebox.storage.steps import Steps
 
 
-class PostgresDeadLetters(PostgresClaims):
+class PostgresDeadLetters(PostgresClaims, SqlDeadLetters):
     """Find, retry and discard dead letters, and lease those whose hooks are due."""
-
-    def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
-        found = yield from connection.fetch(self._sql["newest_dead_letter"], {"consumer": consumer})
-        return int(found[0][0])
-
-    def find_dead_letters(
-        self,
-        connection: Connection,
-        consumer: str,
-        filter: DeadLetterFilter,
-        *,
-        ids: Sequence[int] | None = None,
-        keys: Sequence[str] | None = None,
-        limit: int,
-        after: int = 0,
-        up_to: int | None = None,
-    ) -> Steps[list[DeadLetter]]:
-        params = {
-            **dict.fromkeys(DeadLetterFilter.__annotations__),
-            **filter,
-            "ids": None if ids is None else list(ids),
-            "keys": None if keys is None else list(keys),
-            "consumer": consumer,
-            "limit": limit,
-            "after": after,
-            "up_to": rows.LAST if up_to is None else up_to,
-        }
-        found = yield from connection.fetch(self._sql["find_dead_letters"], params)
-        return [rows.dead_letter(row) for row in found]
 
     def lock_dead_letters(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
@@ -114,7 +85,7 @@ class PostgresDeadLetters(PostgresClaims):
     ) -> Steps[list[DeadLetter]]:
         params = {"consumer": consumer, "limit": limit, "lease": lease}
         found = yield from connection.fetch(self._sql["lease_unnotified"], params)
-        return [rows.dead_letter(row) for row in found]
+        return [self._dead_letter(row) for row in found]
 
     def mark_notified(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
         ids = {"ids": [letter.id for letter in letters]}

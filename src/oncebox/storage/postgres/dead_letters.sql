@@ -2,22 +2,36 @@
 -- The id of the newest dead letter.
 SELECT coalesce(max(id), 0) FROM {dead_letter} WHERE consumer = :consumer;
 
+-- name: matching_dead_letters
+-- Dead letters and quarantined deliveries that match a filter. A delivery that was never claimed has the
+-- time of its quarantine as the time when it was received.
+SELECT d.* FROM {dead_letter} d
+WHERE d.consumer = :consumer
+  AND (:message_ids::text[] IS NULL OR d.message_id = ANY (:message_ids))
+  AND (:state::text IS NULL OR d.state = :state)
+  AND (:reason::text IS NULL OR d.reason = :reason)
+  AND (:type::text IS NULL OR d.type = :type)
+  AND (:key::text IS NULL OR d.key = :key)
+  AND (:origin::text IS NULL OR d.origin = :origin)
+  AND (:fingerprint::text IS NULL OR d.fingerprint = :fingerprint)
+  AND (:since::timestamptz IS NULL OR :since <= coalesce(
+        (SELECT i.received_at FROM {inbox} i
+         WHERE i.consumer = d.consumer AND i.origin = d.origin AND i.message_id = d.message_id
+           AND d.seq IS NOT NULL), d.dead_at))
+  AND (:until::timestamptz IS NULL OR :until > coalesce(
+        (SELECT i.received_at FROM {inbox} i
+         WHERE i.consumer = d.consumer AND i.origin = d.origin AND i.message_id = d.message_id
+           AND d.seq IS NOT NULL), d.dead_at));
+
 -- name: find_dead_letters
--- Dead letters and quarantined deliveries that match, ordered by id.
+-- Some of the dead letters that match, ordered by id. MATCHING is the statement above.
 SELECT id, state, reason, seq, origin, message_id, type, version, key, blocks_key, payload, content_hash,
        headers::text, source, coordinates, occurred_at, attempts, crashes, replay, error,
        fingerprint, dead_at
-FROM {dead_letter}
-WHERE consumer = :consumer AND id > :after AND id <= :up_to
+FROM (MATCHING) d
+WHERE id > :after AND id <= :up_to
   AND (:ids::bigint[] IS NULL OR id = ANY (:ids))
   AND (:keys::text[] IS NULL OR key = ANY (:keys))
-  AND (:state::text IS NULL OR state = :state)
-  AND (:reason::text IS NULL OR reason = :reason)
-  AND (:type::text IS NULL OR type = :type)
-  AND (:key::text IS NULL OR key = :key)
-  AND (:origin::text IS NULL OR origin = :origin)
-  AND (:message_id::text IS NULL OR message_id = :message_id)
-  AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
 ORDER BY id LIMIT :limit;
 
 -- name: isolation

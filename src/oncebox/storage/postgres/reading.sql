@@ -72,19 +72,27 @@ SELECT source, worker, why, since FROM {outage}
 WHERE consumer = :consumer AND until >= clock_timestamp() ORDER BY source, worker;
 
 -- name: messages
--- Messages that arrived in a time span, the newest last.
+-- Messages that match a filter, in order of arrival: the last ones (DIRECTION is DESC), or the first ones
+-- after a seq (ASC).
 SELECT * FROM (
   SELECT m.seq, m.origin, m.message_id, m.type, m.version, m.key, m.state, m.reason, m.attempts,
          m.received_at, m.processed_at, m.last_error
   FROM {message} m
   WHERE m.consumer = :consumer
-    AND m.received_at > coalesce(:since::timestamptz, '-infinity')
+    AND m.received_at >= coalesce(:since::timestamptz, '-infinity')
+    AND m.received_at < coalesce(:until::timestamptz, 'infinity')
     AND m.seq > :after
-    AND (:state::text IS NULL OR m.state = :state)
+    AND (:states::text[] IS NULL OR m.state = ANY (:states))
+    AND (:ids::text[] IS NULL OR m.message_id = ANY (:ids))
+    AND (:origin::text IS NULL OR m.origin = :origin)
     AND (:type::text IS NULL OR m.type = :type)
     AND (:key::text IS NULL OR m.key = :key)
-  ORDER BY m.seq DESC LIMIT :limit
-) newest ORDER BY seq;
+    AND (:reason::text IS NULL OR m.reason = :reason)
+    AND (:fingerprint::text IS NULL OR EXISTS (
+      SELECT 1 FROM {dead_letter} d
+      WHERE d.seq = m.seq AND d.consumer = :consumer AND d.fingerprint = :fingerprint))
+  ORDER BY m.seq DIRECTION LIMIT :limit
+) found ORDER BY seq;
 
 -- name: message_named
 -- Everything about a message. Its origins are looked up one by one: an index begins with them.
@@ -96,10 +104,14 @@ WITH RECURSIVE origins AS (
 )
 SELECT m.seq, m.origin, m.message_id, m.type, m.version, m.key, m.state, m.reason, m.attempts,
        m.received_at, m.processed_at, m.last_error,
-       i.payload, i.headers::text, m.source, m.coordinates, m.occurred_at
+       coalesce(i.payload, p.payload, d.payload, e.payload),
+       coalesce(i.headers, p.headers, d.headers, e.headers)::text, m.source, m.coordinates, m.occurred_at
 FROM origins o
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = o.origin AND i.message_id = :id
 JOIN {message} m ON m.consumer = i.consumer AND m.origin = i.origin AND m.message_id = i.message_id
+LEFT JOIN {pending} p ON p.consumer = i.consumer AND p.seq = i.seq
+LEFT JOIN {dead_letter} d ON d.consumer = i.consumer AND d.seq = i.seq
+LEFT JOIN {awaiting_sequence} e ON e.consumer = i.consumer AND e.seq = i.seq
 WHERE :origin::text IS NULL OR o.origin = :origin;
 
 -- name: attempts
@@ -113,10 +125,17 @@ SELECT action, by_whom, why, replay, acted_at FROM {audit}
 WHERE consumer = :consumer AND origin = :origin AND message_id = :id ORDER BY id;
 
 -- name: dead_letter_groups
--- Dead letters grouped by their error.
+-- Dead letters grouped by their error. MATCHING is the statement matching_dead_letters.
 SELECT state, reason, coalesce(fingerprint, ''), min(type), count(*), min(id), max(id), max(dead_at),
        min(error)
-FROM {dead_letter} WHERE consumer = :consumer GROUP BY 1, 2, 3 ORDER BY 5 DESC LIMIT :limit;
+FROM (MATCHING) d WHERE (:ids::bigint[] IS NULL OR id = ANY (:ids))
+GROUP BY 1, 2, 3 ORDER BY 5 DESC LIMIT :limit;
+
+-- name: fingerprints
+-- The fingerprints of dead letters that begin with a prefix, and one error of each.
+SELECT fingerprint, min(error) FROM {dead_letter}
+WHERE consumer = :consumer AND substr(fingerprint, 1, length(:prefix::text)) = :prefix
+GROUP BY fingerprint ORDER BY fingerprint LIMIT :limit;
 
 -- name: waits
 -- What a pending message waits for: an earlier message of its key, or a dead letter.

@@ -45,7 +45,8 @@ SELECT m.key, m.origin, m.message_id,
                   AND i.message_id = m.message_id AND i.headers IS NOT NULL)
        OR EXISTS (SELECT FROM {attempt} a WHERE a.consumer = :consumer AND a.origin = m.origin
                   AND a.message_id = m.message_id AND a.error IS NOT NULL)
-FROM (SELECTED) m ORDER BY m.seq;
+FROM (SELECTED) m WHERE (:in_state::text IS NULL OR m.state = :in_state)
+ORDER BY m.seq;
 
 -- name: add_items
 -- Lists the messages of a replay. SELECTED is one of the statements above.

@@ -184,12 +184,13 @@ class SqlArchives(Dialect):
     def find_messages(
         self, connection: Connection, consumer: str, filter: MessageFilter
     ) -> Steps[list[Sequence[Any]]]:
-        """Find the messages that match, in any state.
+        """Find the messages that match, in any state if the filter names none.
 
         Each row has key, origin, id, and True if there is data to erase.
         """
         sql, params = self._selection(consumer, filter)
         wanted = self._sql["find_messages"].replace("SELECTED", sql)
+        params = {**params, "in_state": filter.get("state")}
         return (yield from connection.fetch(wanted, params))
 
     def count_quarantined(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from oncebox.model.filters import MessageSearch, as_list
 from oncebox.model.inspection import (
     Attempt,
     AuditRecord,
     DeadLetterCount,
-    DeadLetterGroup,
     MessageDetail,
     MessageSummary,
     Outage,
@@ -22,6 +22,12 @@ from oncebox.model.inspection import (
 from oncebox.storage.contract import Connection
 from oncebox.storage.sql.dialect import Dialect
 from oncebox.storage.steps import Steps
+
+FIRST = -(2**63)
+"""Less than every seq."""
+
+SEARCHED = ("origin", "type", "key", "reason", "fingerprint")
+"""The fields of a message that a filter compares as they are."""
 
 MANY = 100_001
 """The largest count: counting more rows would only cost time."""
@@ -81,24 +87,25 @@ class SqlReading(Dialect):
         connection: Connection,
         consumer: str,
         *,
-        since: datetime | None,
-        after: int,
+        filter: MessageSearch,
         limit: int,
-        state: str | None = None,
-        type: str | None = None,
-        key: str | None = None,
+        after: int | None = None,
     ) -> Steps[list[MessageSummary]]:
-        """The messages that arrived last, in order of arrival; or those after the seq `after`."""
+        """The messages that arrived last, in order of arrival; or the next ones after a seq."""
+        state, ids = filter.get("state"), filter.get("ids")
         params = {
             "consumer": consumer,
-            "since": self._time_param(since),
-            "after": after,
+            **{name: filter.get(name) for name in SEARCHED},
+            "states": None if state is None else self._list(as_list(state)),
+            "ids": None if ids is None else self._list(as_list(ids)),
+            "since": self._time_param(filter.get("since")),
+            "until": self._time_param(filter.get("until")),
+            "after": FIRST if after is None else after,
             "limit": limit,
-            "state": state,
-            "type": type,
-            "key": key,
         }
-        found = yield from connection.fetch(self._sql["messages"], params)
+        direction = "DESC" if after is None else "ASC"
+        sql = self._sql["messages"].replace("DIRECTION", direction)
+        found = yield from connection.fetch(sql, params)
         return [self._struct(MessageSummary, row) for row in found]
 
     def message(
@@ -162,14 +169,6 @@ class SqlReading(Dialect):
         params = {"consumer": consumer, "seq": seen.seq}
         found = yield from connection.fetch(self._sql["dead_letter_of"], params)
         return int(found[0][0]) if found else None
-
-    def dead_letter_groups(
-        self, connection: Connection, consumer: str, *, limit: int
-    ) -> Steps[list[DeadLetterGroup]]:
-        """Counts of dead letters by state, reason, error and type, the largest first."""
-        params = {"consumer": consumer, "limit": limit}
-        found = yield from connection.fetch(self._sql["dead_letter_groups"], params)
-        return [self._struct(DeadLetterGroup, row) for row in found]
 
     def _struct(self, kind: Callable[..., T], row: Sequence[Any]) -> T:
         """Make a struct from a row.

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from oncebox.model.dead_letter import DeadLetter
-from oncebox.model.filters import DeadLetterFilter
 from oncebox.model.ordering import lane
 from oncebox.storage.contract import Connection
 from oncebox.storage.records import AuditEntry
 from oncebox.storage.sql import rows
+from oncebox.storage.sql.dead_letters import SqlDeadLetters
 from oncebox.storage.sqlite.claims import SqliteClaims
-from oncebox.storage.sqlite.values import instant, json, later, now
+from oncebox.storage.sqlite.values import json, later, now
 from oncebox.storage.steps import Steps
 
 
-class SqliteDeadLetters(SqliteClaims):
+class SqliteDeadLetters(SqliteClaims, SqlDeadLetters):
     """Find, retry and discard dead letters, and lease those whose hooks are due."""
-
-    def newest_dead_letter(self, connection: Connection, consumer: str) -> Steps[int]:
-        found = yield from connection.fetch(self._sql["newest_dead_letter"], {"consumer": consumer})
-        return int(found[0][0])
-
-    def find_dead_letters(
-        self,
-        connection: Connection,
-        consumer: str,
-        filter: DeadLetterFilter,
-        *,
-        ids: Sequence[int] | None = None,
-        keys: Sequence[str] | None = None,
-        limit: int,
-        after: int = 0,
-        up_to: int | None = None,
-    ) -> Steps[list[DeadLetter]]:
-        params = {
-            **dict.fromkeys(DeadLetterFilter.__annotations__),
-            **filter,
-            "ids": None if ids is None else json(list(ids)),
-            "keys": None if keys is None else json(list(keys)),
-            "consumer": consumer,
-            "limit": limit,
-            "after": after,
-            "up_to": rows.LAST if up_to is None else up_to,
-        }
-        found = yield from connection.fetch(self._sql["find_dead_letters"], params)
-        return [_dead_letter(row) for row in found]
 
     def lock_dead_letters(
         self, connection: Connection, consumer: str, letters: Sequence[DeadLetter]
@@ -96,7 +66,7 @@ class SqliteDeadLetters(SqliteClaims):
     ) -> Steps[list[DeadLetter]]:
         params = {"consumer": consumer, "limit": limit, "now": now()}
         letters = [
-            _dead_letter(row)
+            self._dead_letter(row)
             for row in (yield from connection.fetch(self._sql["unnotified"], params))
         ]
         until = {"until": later(lease), "ids": _ids(letters)}
@@ -105,12 +75,6 @@ class SqliteDeadLetters(SqliteClaims):
 
     def mark_notified(self, connection: Connection, letters: Sequence[DeadLetter]) -> Steps[None]:
         yield from connection.execute(self._sql["mark_notified"], {"ids": _ids(letters)})
-
-
-def _dead_letter(row: Sequence[Any]) -> DeadLetter:
-    *common, occurred_at, attempts, crashes, replay, error, fingerprint, dead_at = row
-    tail = (attempts, crashes, replay, error, fingerprint, instant(dead_at))
-    return rows.dead_letter((*common, instant(occurred_at), *tail))
 
 
 def _ids(letters: Sequence[DeadLetter]) -> str:
