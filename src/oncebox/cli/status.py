@@ -72,14 +72,17 @@ def _failing_checks(found: Status) -> Iterator[str]:
             yield f"{counted(group.count, 'dead letter')} ({group.reason}) block {blocked}"
 
 
+FAULTS = ("failed #", "dead #", "quarantined #")
+
+
 def _print_status(found: Status, retention: Retention | None) -> None:
     print_line(found.consumer, style="bold")
     print_properties(_summary(found, retention))
     print_line("")
     print_table(
-        ("last", "received #", "done #", "duplicates absorbed #", "failed #", "dead #"),
+        ("last", "received #", "done #", "duplicates absorbed #", *FAULTS),
         [
-            (f"{minutes} min", r.received, r.done, r.duplicate, r.failed, r.dead + r.quarantined)
+            (f"{minutes} min", r.received, r.done, r.duplicate, r.failed, r.dead, r.quarantined)
             for minutes, r in found.rates.items()
         ],
         empty="",

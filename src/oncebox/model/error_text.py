@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from oncebox.model.message import escaped
 
 ERROR_LIMIT = 2_000
 TRACE_LIMIT = 16_000
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+"""The folder of the files of oncebox."""
 
 
 class ErrorText(NamedTuple):
@@ -20,8 +26,17 @@ class ErrorText(NamedTuple):
 
 
 def trace(error: BaseException) -> str:
-    """The traceback of an error; only its end if it is long."""
-    return escaped("".join(traceback.format_exception(error)))[-TRACE_LIMIT:]
+    """The traceback of an error, from the handler on; only its end if it is long."""
+    lines = traceback.format_exception(type(error), error, _in_handler(error.__traceback__))
+    return escaped("".join(lines))[-TRACE_LIMIT:]
+
+
+def _in_handler(raised: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of oncebox that lead to the handler."""
+    found = raised
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        found = found.tb_next
+    return found or raised
 
 
 def describe(error: BaseException) -> ErrorText:

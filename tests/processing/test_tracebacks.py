@@ -1,0 +1,39 @@
+"""The traceback that is stored with an attempt begins at the handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oncebox.errors import SwallowedError
+from oncebox.model.error_text import trace
+from support.worlds import World, order
+
+
+def fail(payload: dict[str, Any], tx: Any) -> None:
+    raise ValueError("no such account")
+
+
+def test_a_stored_traceback_has_no_frames_of_oncebox_before_the_handler(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", fail)
+    assert world.kinds(inbox, [order("a"), order("b")]) == ["failed", "failed"]
+    for (text,) in world.query("SELECT error FROM oncebox_attempt"):
+        head, frame, *_, last = text.splitlines()
+        assert head == "Traceback (most recent call last):"
+        assert "/support/worlds.py" in frame or f'{__file__}"' in frame
+        assert "in fail" in text
+        assert last == "ValueError: no such account"
+
+
+def test_a_traceback_of_oncebox_alone_is_kept() -> None:
+    try:
+        raise SwallowedError
+    except SwallowedError as error:
+        assert error.__traceback__ is not None
+        code = compile("raise error", trace.__code__.co_filename, "exec")
+        try:
+            exec(code, {"error": error.with_traceback(None)})
+        except SwallowedError as inside:
+            assert inside.__traceback__ is not None
+            inside.__traceback__ = inside.__traceback__.tb_next
+            assert "error_text.py" in trace(inside)
