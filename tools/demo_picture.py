@@ -18,7 +18,7 @@ from oncebox.cli.demo.interrupts import Interrupts
 from oncebox.cli.demo.simulation import Simulation
 from oncebox.cli.demo.state import State
 from oncebox.cli.demo.verdict import verdict
-from oncebox.cli.demo.view import render
+from oncebox.cli.demo.view import print_verdict, render
 
 PICTURE = ROOT / "docs" / "demo.svg"
 
@@ -28,9 +28,7 @@ def main(seconds: float = 30) -> int:
     state = final_state(seconds)
     console = Console(record=True, width=84, height=24, file=StringIO(), force_terminal=True)
     console.print(render(state, console))
-    console.print()
-    for sentence in verdict(state):
-        console.print(sentence)
+    print_verdict(state, console)
     console.save_svg(str(PICTURE), title=f"oncebox demo --seconds {seconds:g}")
     print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes", *verdict(state), sep="\n")
     return 0 if state.is_balanced else 1

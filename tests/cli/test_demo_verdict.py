@@ -31,7 +31,7 @@ def text(state: State) -> str:
 def test_a_run_with_kills_that_balances_says_so() -> None:
     assert verdict(state()) == [
         "kill -9 hit both sides 9 times, at the same moments.",
-        "oncebox booked each of the 1,000 payments once under kill -9, and ignored 250 "
+        "oncebox booked each of the 1,000 payments once under kill -9, and absorbed 250 "
         "duplicates; 1 dead letter succeeded after a retry.",
         "The naive consumer booked 12 payments twice because kill -9 came between the booking "
         "and its record of the event, and 20 twice because of double clicks.",

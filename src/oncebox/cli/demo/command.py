@@ -18,8 +18,7 @@ from oncebox.cli.demo.failures import explained
 from oncebox.cli.demo.interrupts import Interrupts
 from oncebox.cli.demo.simulation import Simulation
 from oncebox.cli.demo.state import State
-from oncebox.cli.demo.verdict import verdict
-from oncebox.cli.demo.view import watch
+from oncebox.cli.demo.view import print_verdict, watch
 from oncebox.cli.output import console
 from oncebox.errors import ConfigurationError
 
@@ -57,7 +56,7 @@ def demo(database: str | None, seconds: float, seed: int, keep: bool) -> None:
             simulation = Simulation(folder, ours, theirs, interrupts, seconds=seconds, seed=seed)
             with closing(simulation.run()) as states:
                 watch(states, console)
-        _print_result(simulation.state)
+        print_verdict(simulation.state, console)
         if keep or not simulation.state.is_interrupted:
             _print_check(ours, theirs, keep)
     raise SystemExit(_exit_code(simulation.state))
@@ -91,15 +90,6 @@ def _opened(url: str, name: str, keep: bool) -> Iterator[Books]:
             if not keep:
                 books.drop()
             books.close()
-
-
-def _print_result(state: State) -> None:
-    sentences = verdict(state)
-    console.print()
-    style = "" if state.is_interrupted else "green" if state.is_balanced else "red"
-    for sentence in sentences:
-        ours = "oncebox" in sentence and "naive" not in sentence
-        console.print(sentence, style=f"bold {style}" if style and ours else "")
 
 
 def _print_check(ours: Books, theirs: Books, keep: bool) -> None:

@@ -7,6 +7,7 @@ and ends when the other one closes because the demo ended.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ class Process:
         self.name = name
         self.is_ready = False
         """True if it has sent a heartbeat since its start."""
+        self.kills = 0
+        """How many times it ended by kill -9, by its exit status."""
         self._command = command
         self._log = log
         self._failed_starts = 0
@@ -42,6 +45,7 @@ class Process:
     def check(self) -> None:
         """Start it if it does not run. Raises OnceboxError if it cannot start."""
         if not self.is_running:
+            self._count_kill()
             self._clean_up()
             self._start()
         self._read_heartbeats()
@@ -53,6 +57,10 @@ class Process:
         self._popen.kill()
         self.is_ready = False
         return True
+
+    def _count_kill(self) -> None:
+        if self._popen is not None and self._popen.returncode == -signal.SIGKILL:
+            self.kills += 1
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM: it finishes its messages in flight."""

@@ -207,8 +207,6 @@ class Simulation:
         """kill -9 one process of each side, at the same moment."""
         ours = self._chance.choice((self._consumer, self._worker))
         killed = [process.kill() for process in (self._naive, ours)]
-        self.state.naive.kills += killed[0]
-        self.state.oncebox.kills += killed[1]
         names = [p.name for p, hit in zip((self._naive, ours), killed, strict=True) if hit]
         self.state.note(f"kill -9: {', '.join(names)}")
 
@@ -256,6 +254,8 @@ class Simulation:
 
     def _read_books(self) -> None:
         state = self.state
+        state.oncebox.kills = self._consumer.kills + self._worker.kills
+        state.naive.kills = self._naive.kills
         state.oncebox.balance = balance(self._ours)
         state.naive.balance = balance(self._theirs)
         state.absorbed = self._inbox.rates(since=self._since).duplicate

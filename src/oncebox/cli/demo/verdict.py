@@ -5,9 +5,12 @@ from __future__ import annotations
 from oncebox.cli.demo.books import Balance
 from oncebox.cli.demo.state import State
 
+RESULT = 1
+"""The place of the sentence about oncebox, unless the demo was interrupted."""
+
 
 def verdict(state: State) -> list[str]:
-    """The sentences at the end of the demo; the first one is the result."""
+    """The sentences at the end of the demo."""
     if state.is_interrupted:
         return _interrupted(state)
     return [_kills(state), _oncebox(state), *_naive(state)]
@@ -44,7 +47,7 @@ def _oncebox(state: State) -> str:
     under = " under kill -9" if state.oncebox.kills else ""
     text = f"oncebox booked each of the {_payments(state.oncebox.balance.sent)} once{under}"
     if state.absorbed:
-        text += f", and ignored {_count(state.absorbed, 'duplicate')}"
+        text += f", and absorbed {_count(state.absorbed, 'duplicate')}"
     if state.retried:
         text += f"; {_count(state.retried, 'dead letter')} succeeded after a retry"
     return text + "."

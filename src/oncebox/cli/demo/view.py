@@ -12,10 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from oncebox.cli.demo.state import State
-from oncebox.cli.demo.verdict import money
+from oncebox.cli.demo.verdict import RESULT, money, verdict
 
 LINE_EVERY = 5.0
 """Seconds between two lines if there is no terminal."""
+
+DOUBLES = (AFTER_KILL, BY_CLICK) = ("booked twice after kill -9", "booked twice by a double click")
+"""Errors that no later message can undo: they are red before the end, too."""
 
 WIDEST = 100
 FIXED_LINES = 17
@@ -89,33 +92,34 @@ def _table(state: State, width: int) -> Table:
     for title in ("expected", "naive consumer", "oncebox"):
         table.add_column(title, justify="right", ratio=1)
     for name, expected, *sides in rows(state):
-        table.add_row(name, expected, *(_marked(cell, expected) for cell in sides))
+        is_known = state.is_over or name in DOUBLES
+        table.add_row(name, expected, *(_marked(c, expected if is_known else "") for c in sides))
     return table
 
 
 def rows(state: State) -> list[tuple[str, str, str, str]]:
     """The rows of the table: a name, what is right, the naive consumer, oncebox."""
     theirs, ours = state.naive.balance, state.oncebox.balance
-    sent = state.expected.payments
-    booked = ("payments booked", sent, theirs.booked, ours.booked)
-    is_final = state.is_over and not state.is_interrupted
-    if is_final:
-        missing = ("payments lost", 0, theirs.lost, ours.lost)
-    else:
-        missing = ("not booked yet", 0, sent - theirs.booked, sent - ours.booked)
-    counts = [
-        ("processes killed by kill -9", None, state.naive.kills, state.oncebox.kills),
-        booked,
-        ("booked twice after kill -9", 0, theirs.twice_after_kill, ours.twice_after_kill),
-        ("booked twice by a double click", 0, theirs.twice_by_click, ours.twice_by_click),
-        missing,
+    return [
+        _row("processes killed by kill -9", None, state.naive.kills, state.oncebox.kills),
+        _row("payments booked", state.expected.payments, theirs.booked, ours.booked),
+        _row(AFTER_KILL, 0, theirs.twice_after_kill, ours.twice_after_kill),
+        _row(BY_CLICK, 0, theirs.twice_by_click, ours.twice_by_click),
+        *_missing(state),
+        ("duplicates absorbed", "", "", f"{state.absorbed:,}"),
+        ("dead letters waiting / retried", "", "", f"{state.dead:,} / {state.retried:,}"),
     ]
-    found = [_row(*count) for count in counts]
-    if is_final:
-        found.append(("accounts off by", money(0), money(theirs.cents_off), money(ours.cents_off)))
-    found.append(("duplicates recognised", "", "", f"{state.absorbed:,}"))
-    found.append(("dead letters, retried", "", "", f"{state.dead:,}, {state.retried:,}"))
-    return found
+
+
+def _missing(state: State) -> list[tuple[str, str, str, str]]:
+    """What is not booked: lost, if both sides have finished."""
+    theirs, ours, sent = state.naive.balance, state.oncebox.balance, state.expected.payments
+    if not (state.is_over and state.naive.is_finished and state.oncebox.is_finished):
+        return [_row("not booked yet", None, sent - theirs.booked, sent - ours.booked)]
+    return [
+        _row("payments lost", 0, theirs.lost, ours.lost),
+        ("accounts off by", money(0), money(theirs.cents_off), money(ours.cents_off)),
+    ]
 
 
 def _row(name: str, *values: int | None) -> tuple[str, str, str, str]:
@@ -127,3 +131,13 @@ def _marked(cell: str, expected: str) -> Text:
     if not expected:
         return Text(cell)
     return Text(cell, "green" if cell == expected else "red")
+
+
+def print_verdict(state: State, console: Console) -> None:
+    """Print what happened; the result of oncebox is green or red."""
+    sentences = verdict(state)
+    console.print()
+    for sentence in sentences:
+        is_result = sentence == sentences[RESULT] and not state.is_interrupted
+        tone = "green" if state.is_balanced else "red"
+        console.print(sentence, style=f"bold {tone}" if is_result else "", highlight=False)
