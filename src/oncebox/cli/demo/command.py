@@ -58,7 +58,7 @@ def demo(database: str | None, seconds: float, seed: int, keep: bool) -> None:
                 watch(states, console)
         print_verdict(simulation.state, console)
         if keep or not simulation.state.is_interrupted:
-            _print_check(ours, theirs, keep)
+            _print_check(ours, theirs, folder, keep)
     raise SystemExit(_exit_code(simulation.state))
 
 
@@ -92,13 +92,13 @@ def _opened(url: str, name: str, keep: bool) -> Iterator[Books]:
             books.close()
 
 
-def _print_check(ours: Books, theirs: Books, keep: bool) -> None:
+def _print_check(ours: Books, theirs: Books, folder: Path, keep: bool) -> None:
     """Print the SQL that checks the result, where to run it, and the next command."""
     lines = ["", "The numbers come from this query:", "", CHECK, ""]
     if keep:
         lines += ["Run it yourself. The databases are kept:"]
         lines += [f"  {books.open_with}" for books in (ours, theirs)]
-        lines += [""]
+        lines += ["", f"The stream and the logs of the processes are in {folder}", ""]
     lines += [f"Next: {next_command(ours, keep)}"]
     console.print("\n".join(lines), soft_wrap=True, markup=False)
 
