@@ -104,7 +104,7 @@ class Simulation:
             self._prepare()
             processes = (self._consumer, self._worker, self._naive)
             with Fleet(processes, lambda: self._interrupts.count > 1) as fleet:
-                yield from self._start(fleet)
+                yield from self._wait_until_ready(fleet)
                 yield from self._produce_and_kill(fleet)
                 yield from self._wait_until_finished(fleet)
                 self.state.phase = "stopping all processes"
@@ -119,7 +119,7 @@ class Simulation:
         self._file.touch()
         self._inbox.migrate()
 
-    def _start(self, fleet: Fleet) -> Iterator[State]:
+    def _wait_until_ready(self, fleet: Fleet) -> Iterator[State]:
         """Wait until all processes of both sides are ready: their time begins together."""
         deadline = time.monotonic() + START_TIMEOUT
         while not fleet.is_ready and not self._is_interrupted:
