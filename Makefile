@@ -1,4 +1,5 @@
-# Everything happens in $(VENV), which is made on first use and again when the pins change.
+# Everything happens in $(VENV), which is made on first use and again when the pins change: first with
+# what the package needs, which is enough for the demo, then with what tests and checks need.
 
 PYTHON   ?= python3
 VENV     ?= .venv
@@ -10,6 +11,7 @@ POSTGRES ?= 14 18
 REPORT   ?=
 
 BIN   := $(VENV)/bin
+PACKAGE := $(VENV)/.package
 STAMP := $(VENV)/.installed
 # The packages whose coverage has a lower limit, and the limit in percent.
 COVERED  := */oncebox/model/*,*/oncebox/storage/*,*/oncebox/processing/*,*/oncebox/operations/*
@@ -23,7 +25,7 @@ MEMORY := $(shell test -w /dev/shm && test "$(FREE)" -ge 4194304 2>/dev/null && 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test slow fuzz torture check format coverage api matrix bench constraints clean
+.PHONY: help setup demo picture soak test slow fuzz torture check format coverage api matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,14 +33,21 @@ help:  ## Show this list
 setup: $(STAMP)  ## Make the virtual environment
 
 # No build isolation: the build backend then comes from the pins as well, whatever the age of pip.
-$(STAMP): pyproject.toml constraints.txt
+$(PACKAGE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt hatchling
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
+	@touch $@
+
+$(STAMP): $(PACKAGE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--seconds 10"
+demo: $(PACKAGE)  ## Payments, duplicates and kill -9 for half a minute; ARGS="--seconds 10"
 	$(BIN)/oncebox demo $(ARGS)
+
+picture: $(STAMP)  ## Draw docs/demo.svg, the picture in README.md, from a run of the demo
+	$(BIN)/python tools/demo_picture.py $(ARGS)
 
 soak: $(STAMP)  ## A million lines, and 100,000 messages of Kafka, through workers that are killed
 	ONCEBOX_SOAK_LINES=$(or $(SOAK_LINES),1000000) ONCEBOX_SOAK_MESSAGES=$(or $(SOAK_MESSAGES),100000) \

@@ -8,11 +8,13 @@ from datetime import timedelta
 import msgspec
 
 from oncebox import BusinessKey, Inbox, Retry, Transaction
+from oncebox.cli.demo.stream import print_receipt
 
 
 class Payment(msgspec.Struct):
     """A payment from a shop. A double click sends it twice, with two event ids."""
 
+    id: str
     order: str
     account: str
     cents: int
@@ -21,9 +23,9 @@ class Payment(msgspec.Struct):
 inbox = Inbox(
     "payments",
     os.environ.get("ONCEBOX_DEMO_DATABASE", "sqlite:///demo.db"),
-    identity=BusinessKey("payment.order", type="type", key="payment.account", payload="payment"),
-    retry=Retry(max_attempts=3, initial_delay=timedelta(milliseconds=200)),
-    transaction_timeout=timedelta(seconds=5),
+    identity=BusinessKey("order", type="type", key="account"),
+    retry=Retry(max_attempts=3, initial_delay=timedelta(milliseconds=100)),
+    transaction_timeout=timedelta(seconds=3),
 )
 
 
@@ -31,7 +33,9 @@ inbox = Inbox(
 def book(payment: Payment, tx: Transaction) -> None:
     """Book a payment. Fails if the account does not exist, by the foreign key of the ledger."""
     tx.execute(
-        "INSERT INTO ledger (order_number, account, cents) VALUES (:order, :account, :cents)",
+        "INSERT INTO ledger (event_id, order_number, account, cents) "
+        "VALUES (:event, :order, :account, :cents)",
+        event=payment.id,
         order=payment.order,
         account=payment.account,
         cents=payment.cents,
@@ -41,3 +45,4 @@ def book(payment: Payment, tx: Transaction) -> None:
         account=payment.account,
         cents=payment.cents,
     )
+    print_receipt()

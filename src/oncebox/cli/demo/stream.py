@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from collections.abc import Iterator
 
 import msgspec
 
 ACCOUNTS = [f"account-{number:02}" for number in range(20)]
-CLOSED = "account-99"
-"""An account that does not exist at first: a payment to it cannot be booked."""
+LATE_ACCOUNT = "account-99"
+"""An account that is opened late: until then, no payment to it can be booked."""
+
+RECEIPT = 0.002
+"""Seconds that the receipt of a payment takes."""
+
+
+def print_receipt() -> None:
+    """The last step of both handlers: stands for other work, such as rendering a document."""
+    time.sleep(RECEIPT)
 
 
 class Expected(msgspec.Struct):
-    """The expected content of the books."""
+    """What the shop has sent."""
 
     payments: int = 0
     cents: int = 0
@@ -39,13 +48,11 @@ class Stream:
         for _ in range(count):
             yield self._next()
 
-    def failing_payment(self) -> bytes:
-        """A payment that cannot be booked before its account exists."""
-        self._number += 1
-        self.expected.deliveries += 1
-        self.expected.payments += 1
-        self.expected.cents += 4200
-        return _line("evt-failing", f"order-{self._number}", CLOSED, 4200)
+    def late_account(self, count: int) -> Iterator[bytes]:
+        """Payments that cannot be booked before their account is opened."""
+        for _ in range(count):
+            self.expected.deliveries += 1
+            yield self._payment(LATE_ACCOUNT)
 
     def _next(self) -> bytes:
         self.expected.deliveries += 1
@@ -56,25 +63,26 @@ class Stream:
         if self._recent and chance < 0.22:
             self.expected.doubled += 1
             return self._double_click()
-        return self._payment()
+        line = self._payment(self._chance.choice(ACCOUNTS))
+        self._recent.append(line)
+        return line
 
-    def _payment(self) -> bytes:
+    def _payment(self, account: str) -> bytes:
         self._number += 1
         cents = self._chance.randint(100, 10_000)
         self.expected.payments += 1
         self.expected.cents += cents
-        account = self._chance.choice(ACCOUNTS)
-        line = _line(f"evt-{self._number}", f"order-{self._number}", account, cents)
-        self._recent.append(line)
-        return line
+        number = self._number
+        return _line(
+            id=f"evt-{number}", type="payment.made", order=f"order-{number}", account=account,
+            cents=cents,
+        )  # fmt: skip
 
     def _double_click(self) -> bytes:
         event = msgspec.json.decode(self._chance.choice(self._recent))
         self._number += 1
-        event["id"] = f"evt-{self._number}-again"
-        return msgspec.json.encode(event) + b"\n"
+        return _line(**{**event, "id": f"evt-{self._number}-again"})
 
 
-def _line(id: str, order: str, account: str, cents: int) -> bytes:
-    payment = {"order": order, "account": account, "cents": cents}
-    return msgspec.json.encode({"id": id, "type": "payment.made", "payment": payment}) + b"\n"
+def _line(**event: str | int) -> bytes:
+    return msgspec.json.encode(event) + b"\n"
