@@ -13,8 +13,6 @@ from click.core import ParameterSource
 from oncebox.cli.settings import APP, Settings, name_of, read_settings
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 from oncebox.model.suggestions import suggestion
-from oncebox.services.process_one import leave_process_one
-from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 """Exit codes besides 0."""
@@ -26,7 +24,10 @@ class Commands(click.Group):
     _settings = Settings()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leave_process_one()  # not in main(), which other programs may call
+        if os.getpid() == 1:  # not in main(), which other programs may call
+            from oncebox.services.process_one import leave_process_one
+
+            leave_process_one()
         return super().__call__(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -34,7 +35,8 @@ class Commands(click.Group):
             logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we report it ourselves
             if "--help" not in ctx.args:  # help works even with wrong settings
                 self._settings = read_settings(self.commands.values())
-            ctx.default_map = {name: self._settings.of(c) for name, c in self.commands.items()}
+            if self._settings.values:  # otherwise only one command is imported
+                ctx.default_map = {n: self._settings.of(c) for n, c in self.commands.items()}
             return super().invoke(ctx)
         except click.BadParameter as error:
             self._add_place(error)
@@ -44,6 +46,8 @@ class Commands(click.Group):
             ctx.exit(exit_code(error))
 
     def _print(self, ctx: click.Context, error: OnceboxError) -> None:
+        from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
+
         text = str(error).removesuffix(NOT_KNOWN_COMMITTED).rstrip(":; ")  # commands do not ack
         click.secho(f"error: {text}", fg="red", err=True)
         if isinstance(error, SchemaMissing):
