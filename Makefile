@@ -25,7 +25,7 @@ MEMORY := $(shell test -w /dev/shm && test "$(FREE)" -ge 4194304 2>/dev/null && 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture soak test slow fuzz torture check format coverage api matrix bench constraints clean
+.PHONY: help setup demo picture soak test slow fuzz torture check release-check format coverage api matrix bench constraints clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ check: $(STAMP)  ## Check format, style, types, layers, words and layout
 	$(BIN)/python tools/check_generators.py
 	$(BIN)/python tools/check_words.py $(REPORT)
 	$(BIN)/python tools/check_layout.py $(REPORT)
+
+release-check: $(STAMP)  ## Build the wheel and the sdist, install them into empty environments, and use them
+	$(BIN)/python tools/check_release.py
 
 api: $(STAMP)  ## Write the public names and signatures to tests/public_api.txt
 	$(BIN)/python tools/public_api.py > tests/public_api.txt

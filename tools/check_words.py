@@ -17,7 +17,18 @@ from pathlib import Path
 
 from findings import ROOT, Finding, finish
 
-CHECKED = ("src", "docs", "README.md", "CONTRIBUTING.md", "tests", "bench", "tools", "examples")
+CHECKED = (
+    "src",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "tests",
+    "bench",
+    "tools",
+    "examples",
+)
 ENDINGS = {".cjs", ".md", ".py", ".sql", ".svg", ".txt"}
 
 INSTEAD = {

@@ -31,7 +31,7 @@ def public_api() -> str:
     """The text of the snapshot."""
     lines = {
         *_names_of(oncebox, oncebox.__all__),
-        *_names_of(testing, _own_names(testing)),
+        *_names_of(testing, testing.__all__),
         *_names_of(errors, _own_names(errors)),
         *_operations(oncebox.Inbox("api", "sqlite:///api.db")),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncebox import Inbox, Reject, Retention
-from oncebox.testing import event
+from support.events import cloud_event
 from support.services import namespaces
 
 from .conftest import Command, query
@@ -60,10 +60,10 @@ def aged(inbox: Inbox, database: str) -> None:
     """Three messages are older than the retention, and one is not."""
     noise = random.Random(1)
     data = [noise.randbytes(20_000).hex() for _ in range(3)]
-    inbox.process([event("order", data[n], id=str(n + 1), key="k") for n in range(3)])
+    inbox.process([cloud_event("order", data[n], id=str(n + 1), key="k") for n in range(3)])
     for table, column in (("inbox", "received_at"), ("minute_counter", "minute")):
         query(database, f"UPDATE oncebox_{table} SET {column} = {column} - 8 * 86400000000")
-    inbox.process([event("order", "", id="new")])
+    inbox.process([cloud_event("order", "", id="new")])
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_payloads_are_erased_and_unfinished_messages_are_counted(
     assert query(database, payloads) == [(3,)]
     one = oncebox("erase", "billing:inbox", "--id", "1", *ACT)
     assert (one.returncode, one.stdout.splitlines()[-1]) == (0, "erased 1 message")
-    inbox.process([event("order", "bad", id="rejected", key="k")])
+    inbox.process([cloud_event("order", "bad", id="rejected", key="k")])
     rest = oncebox(*erase, *ACT, "--json")
     assert rest.returncode == 5
     assert json.loads(rest.stdout) == {

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from oncebox import CloudEvents, Delivery, Inbox, testing
+from oncebox import CloudEvents, Delivery, Inbox
+from support.events import cloud_event
 from support.services import wait_until
 
 from .conftest import Command, event, query, write_events
@@ -148,7 +149,7 @@ def past(ready: None, database: str) -> None:
     """Two messages were handled."""
     with Inbox("billing", database) as inbox:
         inbox.on("order")(lambda payload: None)
-        inbox.process([testing.event("order", id=id) for id in ("1", "2")])
+        inbox.process([cloud_event("order", id=id) for id in ("1", "2")])
 
 
 @pytest.mark.usefixtures("consumed")

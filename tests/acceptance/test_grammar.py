@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from oncebox import CloudEvents, Delivery, Inbox, Reject, Retry, testing
+from oncebox import CloudEvents, Delivery, Inbox, Reject, Retry
+from support.events import cloud_event
 
 from .conftest import Command, query
 
@@ -31,14 +32,14 @@ def filled(ready: None, database: str) -> None:
             raise ValueError("later")
 
     def one(id: str, payload: dict[str, Any], key: str | None = None) -> Delivery:
-        return testing.event("order", payload, id=id, key=key, source="shop")
+        return cloud_event("order", payload, id=id, key=key, source="shop")
 
     with Inbox("billing", database, identity=CloudEvents()) as inbox:
         inbox.on("order")(handle)
         inbox.on("slow", retry=Retry(max_attempts=2))(handle)
         inbox.process([one("done-1", {}), one("reject-1", {"reject": 1}, "k")])
         inbox.process([one("after-1", {}, "k"), one("done-1", {"x": 1}), Delivery(b"{}")])
-        inbox.process([testing.event("slow", {"later": 1}, id=PENDING, source="shop")])
+        inbox.process([cloud_event("slow", {"later": 1}, id=PENDING, source="shop")])
 
 
 def shown(oncebox: Command, *arguments: str) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def test_show_prints_the_payload_of_unfinished_messages_where_none_is_kept(
     with Inbox("billing", database, keep_payload=False, identity=CloudEvents()) as inbox:
         inbox.on("order")(reject)
         for id in ("dead", "pending"):
-            inbox.process([testing.event("order", {"total": 4200}, id=id, key="k")])
+            inbox.process([cloud_event("order", {"total": 4200}, id=id, key="k")])
     for id in ("dead", "pending"):
         found = shown(oncebox, id)
         assert (found["state"], "4200" in found["payload"]) == (id, True)
@@ -120,8 +121,8 @@ def test_show_prints_the_payload_of_unfinished_messages_where_none_is_kept(
 def test_show_says_which_messages_match_and_how_to_choose(oncebox: Command, database: str) -> None:
     with Inbox("billing", database) as inbox:
         inbox.on("order")(lambda payload: None)
-        inbox.process([testing.event("order", id="1", source="shop")])
-        inbox.process([testing.event("order", id="done-1", source="other shop")])
+        inbox.process([cloud_event("order", id="1", source="shop")])
+        inbox.process([cloud_event("order", id="done-1", source="other shop")])
     for named, choices in (
         ("1", ["--id 1 --origin shop", "--id reject-1 --origin shop"]),
         ("done-1", ["--id done-1 --origin shop", "--id done-1 --origin 'other shop'"]),
@@ -219,7 +220,7 @@ def test_wrong_values_are_met_with_a_remedy(
             query(database, f"UPDATE oncebox_{table} SET {column} = {column} - 8 * 86400000000")
         with Inbox("billing", database) as inbox:
             inbox.on("order")(lambda payload: None)
-            inbox.process([testing.event("order", id="new")])
+            inbox.process([cloud_event("order", id="new")])
     done = oncebox(arguments[0], APP, *arguments[1:])
     assert (done.returncode, says in done.stderr) == (2, True), done.stderr
     assert query(database, "SELECT count(*) FROM oncebox_audit") == [(0,)]

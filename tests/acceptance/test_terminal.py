@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from oncebox import CloudEvents, Inbox, Reject, testing
+from oncebox import CloudEvents, Inbox, Reject
+from support.events import cloud_event
 
 from .conftest import Command
 
@@ -43,7 +44,7 @@ def filled(ready: None, database: str) -> None:
     with Inbox("billing", database, identity=CloudEvents()) as inbox:
         inbox.on(TYPE)(handle)
         inbox.on("order")(lambda payload: None)
-        inbox.process([testing.event(TYPE, {}, id=ID, key=KEY), testing.event("order", id="short")])
+        inbox.process([cloud_event(TYPE, {}, id=ID, key=KEY), cloud_event("order", id="short")])
 
 
 @pytest.fixture

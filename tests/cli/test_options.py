@@ -11,8 +11,7 @@ from collections import defaultdict
 import click
 import pytest
 
-from oncebox.cli import main
-from oncebox.cli.commands import SECTIONS
+from oncebox.cli import SECTIONS, main
 
 SHOWN = {name: command for name, command in main.commands.items() if not command.hidden}
 CHANGING = ("retry", "discard", "replay", "gaps", "purge", "erase", "archive")

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from oncebox import Delivery, Inbox, Outcome
+from oncebox import CloudEvents, Delivery, Inbox, Outcome
 from oncebox.processing import unit_of_work as unit
 from oncebox.storage.drivers.psycopg.database import PsycopgWork
 from oncebox.storage.drivers.sqlite.database import SqliteWork
@@ -121,7 +121,7 @@ def write_deliveries(folder: Path, messages: list[tuple[str, str | None]]) -> No
 
 def read_deliveries(folder: Path) -> list[Delivery]:
     messages = json.loads((folder / "deliveries").read_text())
-    return [event("order", {"id": id}, id=id, key=key) for id, key in messages]
+    return [event(CloudEvents(), "order", {"id": id}, id=id, key=key) for id, key in messages]
 
 
 def make_inbox(url: str, point: Point, **options: Any) -> Inbox:

@@ -32,7 +32,7 @@ from oncebox.storage.drivers.sqlite.database import SqliteWork
 from oncebox.storage.postgres import PostgresStore
 from oncebox.storage.sql import replays as replaying
 from oncebox.storage.sqlite import SqliteStore
-from oncebox.testing import event
+from support.events import cloud_event
 
 UNIT_POINTS = (
     "after take",
@@ -100,7 +100,7 @@ def deliveries(described: list[dict[str, Any]]) -> list[Delivery]:
 
 
 def _delivery(*, redelivered: bool, **described: Any) -> Delivery:
-    return msgspec.structs.replace(event(**described), redelivered=redelivered)
+    return msgspec.structs.replace(cloud_event(**described), redelivered=redelivered)
 
 
 # -- handlers -------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from oncebox import DeadLetter, Delivery, Inbox, Reject, Retry, RetryAfter
 from oncebox.errors import DatabaseUnavailable, NotFound
 from oncebox.storage.postgres import PostgresStore
 from oncebox.storage.sqlite import SqliteStore
-from oncebox.testing import event
+from support.events import cloud_event
 from support.internals import store_of
 
 NAME = "torture"
@@ -84,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     def delivery(self, *, redelivered: bool = False) -> Delivery:
         key = None if self.free else f"key {self.key}"
-        found = event("step", msgspec.structs.asdict(self), id=self.id, key=key)
+        found = cloud_event("step", msgspec.structs.asdict(self), id=self.id, key=key)
         return msgspec.structs.replace(found, redelivered=redelivered)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from faults.drain_worker import Entry, Source
 from oncebox import CloudEvents, Delivery, Message
-from oncebox.testing import event
+from support.events import cloud_event
 
 A_DAY = timedelta(days=1)
 
@@ -75,7 +75,7 @@ class Dated(Entry, frozen=True):
     def delivery(self, *, redelivered: bool = False) -> Delivery:
         number = {"sequence": str(self.number + 1)} if self.counted else {}
         data = msgspec.structs.asdict(self)
-        found = event(self.type, data, id=self.id, key=self.name, **number)
+        found = cloud_event(self.type, data, id=self.id, key=self.name, **number)
         return msgspec.structs.replace(found, redelivered=redelivered)
 
 

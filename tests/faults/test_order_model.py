@@ -21,7 +21,7 @@ import pytest
 
 from oncebox import Delivery, Inbox, Reject
 from oncebox.storage.postgres import PostgresStore
-from oncebox.testing import event
+from support.events import cloud_event
 from support.internals import store_of
 from support.services import wait_until
 from support.worlds import World
@@ -92,7 +92,7 @@ class Model:
         # Ids do not sort as they arrive, or the order of ids would hide mistakes.
         digest = blake2b(f"{key} {number}".encode(), digest_size=6).hexdigest()
         data = {"key": key, "number": number}
-        return event("step", data, id=f"{digest}/{key}/{number}", key=key)
+        return cloud_event("step", data, id=f"{digest}/{key}/{number}", key=key)
 
     # -- the truth --------------------------------------------------------------------------------
 
@@ -243,9 +243,9 @@ def overtake(world: World) -> list[str]:
             inbox.on("step")(handle)
             inbox.process(deliveries)
 
-    aside = event("step", {"id": "0-aside"}, id="0-aside", key="aside")
-    first = event("step", {"id": "1-first"}, id="1-first", key="key")
-    second = event("step", {"id": "2-second"}, id="2-second", key="key")
+    aside = cloud_event("step", {"id": "0-aside"}, id="0-aside", key="aside")
+    first = cloud_event("step", {"id": "1-first"}, id="1-first", key="key")
+    second = cloud_event("step", {"id": "2-second"}, id="2-second", key="key")
     with ThreadPoolExecutor(3) as pool:
         zombie = pool.submit(process, aside)
         asleep.wait()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from oncebox.errors import SwallowedError
 from oncebox.model.error_text import trace
 from support.worlds import World, order
@@ -26,14 +28,9 @@ def test_a_stored_traceback_has_no_frames_of_oncebox_before_the_handler(world: W
 
 
 def test_a_traceback_of_oncebox_alone_is_kept() -> None:
-    try:
-        raise SwallowedError
-    except SwallowedError as error:
-        assert error.__traceback__ is not None
-        code = compile("raise error", trace.__code__.co_filename, "exec")
-        try:
-            exec(code, {"error": error.with_traceback(None)})
-        except SwallowedError as inside:
-            assert inside.__traceback__ is not None
-            inside.__traceback__ = inside.__traceback__.tb_next
-            assert "error_text.py" in trace(inside)
+    code = compile("raise SwallowedError", trace.__code__.co_filename, "exec")
+    with pytest.raises(SwallowedError) as caught:
+        exec(code, {"SwallowedError": SwallowedError})
+    while caught.value.__traceback__ and caught.value.__traceback__.tb_frame.f_code is not code:
+        caught.value.__traceback__ = caught.value.__traceback__.tb_next
+    assert "error_text.py" in trace(caught.value)

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from oncebox import Delivery, Django, Inbox, Outcome
-from oncebox.testing import event
 from support.databases import TABLES
+from support.events import cloud_event
 
 SYNC = (
     "sqlite3",
@@ -271,7 +271,7 @@ def order(
     id: str, *, key: str | None = None, type: str = "order", data: Any = None, **more: Any
 ) -> Delivery:
     """A message to be processed; its effect is a row that bears its id."""
-    return event(type, {"id": id} if data is None else data, id=id, key=key, **more)
+    return cloud_event(type, {"id": id} if data is None else data, id=id, key=key, **more)
 
 
 def write_effect(payload: dict[str, Any], tx: Any) -> Iterator[Any]:

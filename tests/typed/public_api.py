@@ -52,6 +52,15 @@ from oncebox import (
     Worker,
     source_of,
 )
+from oncebox.testing import (
+    TemporaryDatabase,
+    adeliver,
+    assert_kinds,
+    deliver,
+    disturbed,
+    event,
+    use_database,
+)
 
 
 def notify_operator(letter: DeadLetter) -> None:
@@ -224,6 +233,27 @@ def serve(inbox: Inbox) -> None:
     """The services."""
     Consumer(inbox, source_of("file:///orders.jsonl"), batch=10).run()
     Worker(inbox, poll=0.5).run()
+
+
+def check(inbox: Inbox, engine: sa.Engine) -> None:
+    """The helpers for tests."""
+    delivery = event(inbox, "order.confirmed", {"id": 1}, key="k", redelivered=True)
+    assert_type(delivery, Delivery)
+    assert_type(event(Json("id"), data=[1]), Delivery)
+    with TemporaryDatabase(inbox, retry=Retry()) as database:
+        assert_type(database.execute("select 1"), list[tuple[Any, ...]])
+        assert_type(deliver(inbox, delivery, copies=2), list[Outcome])
+    with use_database(inbox, engine) as moved:
+        assert_type(moved, Inbox)
+    assert_kinds([], done=0)
+    assert_type(disturbed([delivery], seed=1), list[Delivery])
+
+
+async def acheck(inbox: Inbox) -> None:
+    """The async helpers for tests."""
+    async with TemporaryDatabase(inbox, "postgresql://localhost/postgres") as database:
+        assert_type(database.url, str)
+        assert_type(await adeliver(inbox, event(inbox, "t")), list[Outcome])
 
 
 def _unknown() -> Any: ...

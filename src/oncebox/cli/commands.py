@@ -10,24 +10,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from oncebox.cli.output import ATTENTION, note
 from oncebox.cli.settings import APP, Settings, name_of, read_settings
 from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
 from oncebox.model.suggestions import suggestion
-from oncebox.services.process_one import leave_process_one
-from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
 """Exit codes besides 0."""
-
-
-SECTIONS = {
-    "Run": ("run", "worker", "drain"),
-    "Look": ("status", "list", "tail", "show", "dead-letters"),
-    "Act": ("retry", "discard", "replay", "gaps", "purge", "erase", "archive"),
-    "Set up": ("migrate", "sql", "demo"),
-}
-"""The commands by task, as `oncebox --help` lists them."""
 
 
 class Commands(click.Group):
@@ -36,7 +24,10 @@ class Commands(click.Group):
     _settings = Settings()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leave_process_one()  # not in main(), which other programs may call
+        if os.getpid() == 1:  # not in main(), which other programs may call
+            from oncebox.services.process_one import leave_process_one
+
+            leave_process_one()
         return super().__call__(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -44,7 +35,8 @@ class Commands(click.Group):
             logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we report it ourselves
             if "--help" not in ctx.args:  # help works even with wrong settings
                 self._settings = read_settings(self.commands.values())
-            ctx.default_map = {name: self._settings.of(c) for name, c in self.commands.items()}
+            if self._settings.values:  # otherwise only one command is imported
+                ctx.default_map = {n: self._settings.of(c) for n, c in self.commands.items()}
             return super().invoke(ctx)
         except click.BadParameter as error:
             self._add_place(error)
@@ -54,6 +46,9 @@ class Commands(click.Group):
             ctx.exit(exit_code(error))
 
     def _print(self, ctx: click.Context, error: OnceboxError) -> None:
+        from oncebox.cli.output import ATTENTION, note
+        from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
+
         text = str(error).removesuffix(NOT_KNOWN_COMMITTED).rstrip(":; ")  # commands do not ack
         note(f"error: {text}", style=ATTENTION)
         if isinstance(error, SchemaMissing):
@@ -76,17 +71,6 @@ class Commands(click.Group):
         names = self._settings.names(command) if command is not None else []
         if names:
             click.echo(f"{self._settings.file} has settings: {', '.join(names)}", err=True)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by task."""
-        shown = {name: command for name, command in self.commands.items() if not command.hidden}
-        other = [name for name in shown if not any(name in names for names in SECTIONS.values())]
-        width = formatter.width - 6 - max(map(len, shown))
-        for title, names in {**SECTIONS, "Other": other}.items():
-            rows = [(n, shown[n].get_short_help_str(width)) for n in names if n in shown]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows, col_max=30)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import msgspec
 
-from oncebox.cli.processes import HealthAddress
 from oncebox.errors import ConfigurationError
 from oncebox.model.suggestions import suggestion
 
@@ -52,7 +51,8 @@ def read_settings(commands: Iterable[click.Command]) -> Settings:
         file = folder / "pyproject.toml"
         if file.is_file():
             found = Settings(file, _table(file))
-            _check(found, [command for command in commands if not command.hidden])
+            if found.values:
+                _check(found, [command for command in commands if not command.hidden])
             return Settings(file, {_dashed(name): value for name, value in found.values.items()})
     return Settings()
 
@@ -97,6 +97,8 @@ def _check_type(settings: Settings, name: str, value: Any, option: click.Option)
 
 def _kinds(option: click.Option) -> tuple[tuple[type, ...], str]:
     """The TOML types of an option, and their name in errors."""
+    from oncebox.cli.processes import HealthAddress  # here, so that `oncebox --help` is fast
+
     if option.is_flag:
         return (bool,), "true or false"
     if isinstance(option.type, click.types.IntParamType):

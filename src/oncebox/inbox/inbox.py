@@ -112,6 +112,7 @@ class Inbox(Registration):
         prefix: str = "oncebox_",
         schema: str | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.name = checked_name(name)
         self.transaction_timeout = checked_timeout(transaction_timeout)
         connected = target(database, pipeline=pipeline)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -78,6 +77,8 @@ class Webhook:
         self._url = url
 
     def __call__(self, letter: DeadLetter) -> None:
+        import urllib.request  # here, because few inboxes post, and it takes a while to import
+
         described = msgspec.structs.asdict(letter)
         for private in ("payload", "headers", "content_hash"):
             del described[private]

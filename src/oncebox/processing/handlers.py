@@ -190,6 +190,19 @@ class Registry:
                 raise HandlerError(f"ignore({pattern!r}) would drop every message: name the types")
         self._ignored += patterns
 
+    def take_over(self, other: Registry) -> None:
+        """Copy all handlers, upcasters and ignored types; handlers with defaults get those here."""
+        for place, handler in other._handlers.items():
+            retry = self._retry if handler.retry is other._retry else handler.retry
+            has_default = handler.ordering is other._ordering
+            ordering = self._ordering if has_default else handler.ordering
+            self._handlers[place] = msgspec.structs.replace(handler, retry=retry, ordering=ordering)
+        self._upcasters.update(other._upcasters)
+        self._ignored += other._ignored
+        if other.is_async is not None:
+            self.set_async(other.is_async, other._because)
+        self._changed()
+
     def set_async(self, is_async: bool, because: str) -> None:
         """Make the inbox sync or async. Raises HandlerError if it is already the other."""
         if self.is_async is None:

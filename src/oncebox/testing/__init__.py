@@ -1,118 +1,24 @@
-"""Helpers for tests: deliver messages to an inbox on a real database, and check their outcomes.
+"""Helpers for tests: deliver events to your inbox on a temporary database, and check the outcomes.
 
-from oncebox.testing import assert_kinds, deliver, event
+from oncebox.testing import TemporaryDatabase, assert_kinds, deliver, event
 
-outcomes = deliver(inbox, event("order.confirmed", {"id": "o-1"}), copies=3, seed=7)
-assert_kinds(outcomes, done=1, duplicate=2)
+with TemporaryDatabase(inbox) as database:
+    outcomes = deliver(inbox, event(inbox, "order.confirmed", {"id": "o-1"}), copies=3, seed=7)
+    assert_kinds(outcomes, done=1, duplicate=2)
+
+pytest is not needed. With pytest, `oncebox.testing.pytest_plugin` has a fixture.
 """
 
-from __future__ import annotations
+from oncebox.testing.databases import TemporaryDatabase, use_database
+from oncebox.testing.delivering import adeliver, assert_kinds, deliver, disturbed
+from oncebox.testing.events import event
 
-import random
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
-from typing import Any
-from uuid import uuid4
-
-import msgspec
-
-from oncebox.inbox import Inbox
-from oncebox.model.message import Delivery
-from oncebox.model.outcome import Kind, Outcome
-
-
-def event(
-    type: str,
-    data: Any = None,
-    *,
-    id: str | None = None,
-    key: str | None = None,
-    source: str = "test",
-    **attributes: Any,
-) -> Delivery:
-    """A CloudEvent as a delivery, with a random id if none is given."""
-    envelope = {
-        "specversion": "1.0",
-        "id": id or str(uuid4()),
-        "source": source,
-        "type": type,
-        "data": data,
-        **attributes,
-    }
-    headers = {"content-type": "application/cloudevents+json"}
-    return Delivery(msgspec.json.encode(envelope), headers=headers, key=key)
-
-
-def deliver(
-    inbox: Inbox,
-    *deliveries: Delivery,
-    copies: int = 1,
-    batch: int = 100,
-    seed: int | None = None,
-) -> list[Outcome]:
-    """Process deliveries as a broker might deliver them: in batches, repeated, reordered.
-
-    Every delivery comes `copies` times. With a seed they are mixed. The first copies of deliveries
-    with the same broker key stay in order, as in a partition.
-    """
-    outcomes: list[Outcome] = []
-    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
-        outcomes += inbox.process(chunk)
-    return outcomes
-
-
-async def adeliver(
-    inbox: Inbox,
-    *deliveries: Delivery,
-    copies: int = 1,
-    batch: int = 100,
-    seed: int | None = None,
-) -> list[Outcome]:
-    """Async version of deliver()."""
-    outcomes: list[Outcome] = []
-    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
-        outcomes += await inbox.aprocess(chunk)
-    return outcomes
-
-
-def disturbed(
-    deliveries: Sequence[Delivery], *, copies: int = 1, seed: int | None = None
-) -> list[Delivery]:
-    """Repeat deliveries and, with a seed, mix them. The same seed returns the same order."""
-    if seed is None:
-        return [delivery for delivery in deliveries for _ in range(copies)]
-    chance = random.Random(seed)
-    mixed = list(_interleaved(deliveries, chance))
-    # A copy may come at any place after the original, as with a broker that redelivers.
-    for delivery in deliveries:
-        for _ in range(copies - 1):
-            first = next(n for n, other in enumerate(mixed) if other is delivery)
-            mixed.insert(chance.randint(first + 1, len(mixed)), delivery)
-    return mixed
-
-
-def assert_kinds(outcomes: Sequence[Outcome], **expected: int) -> None:
-    """Assert the number of outcomes of each kind: `assert_kinds(outcomes, done=2, dead=1)`."""
-    unknown = expected.keys() - {kind.value for kind in Kind}
-    assert not unknown, f"unknown kinds of outcome: {', '.join(sorted(unknown))}"
-    counts = Counter(outcome.kind.value for outcome in outcomes)
-    found = {kind: count for kind, count in counts.items() if count}
-    wanted = {kind: count for kind, count in expected.items() if count}
-    errors = [f"{o.kind}: {o.error!r}" for o in outcomes if o.error is not None]
-    assert found == wanted, "\n".join([f"expected {wanted}, got {found}", *errors])
-
-
-def _interleaved(deliveries: Sequence[Delivery], chance: random.Random) -> Iterator[Delivery]:
-    lines: dict[Any, deque[Delivery]] = defaultdict(deque)
-    for number, delivery in enumerate(deliveries):
-        lines[number if delivery.key is None else delivery.key].append(delivery)
-    waiting = list(lines.values())
-    while waiting:
-        line = chance.choice(waiting)
-        yield line.popleft()
-        waiting = [line for line in waiting if line]
-
-
-def _batches(deliveries: Sequence[Delivery], size: int) -> Iterator[Sequence[Delivery]]:
-    for start in range(0, len(deliveries), size):
-        yield deliveries[start : start + size]
+__all__ = [
+    "TemporaryDatabase",
+    "adeliver",
+    "assert_kinds",
+    "deliver",
+    "disturbed",
+    "event",
+    "use_database",
+]

@@ -109,7 +109,7 @@ def test_an_ambiguous_fingerprint_is_refused_with_its_candidates(
         with pytest.raises(ConfigurationError, match="'abcd' is ambiguous") as refused:
             harness.dead(act, fingerprint="abcd", why="fixed")
         assert f"abcd123400000000 ({first.error})" in str(refused.value)
-        assert f"abcd987600000000 ({second.error})" in str(refused.value)
+        assert f"abcd987600000000 ({(second.error or '')[:50]}" in str(refused.value)
     assert len(dead_letters(world)) == 2
     for wrong in ("", "xyz", "%", "0" * 17):
         with pytest.raises(ConfigurationError, match="a fingerprint has 1 to 16 "):

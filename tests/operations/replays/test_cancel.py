@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import oncebox.processing.drain
+import oncebox.storage.drivers.transactions
 from oncebox import Reject
 from oncebox.processing.routing import select_batch
 from oncebox.storage.sql import replays as replaying

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import oncebox.operations.maintenance
 import oncebox.processing.drain
 from oncebox import Reject
 from oncebox.storage.sql import replays as replaying

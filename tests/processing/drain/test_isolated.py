@@ -13,6 +13,7 @@ import pytest
 
 import oncebox.processing.crash_isolation
 import oncebox.processing.drain
+import oncebox.storage.drivers.transactions
 from oncebox import Ordering, Reject, Retry
 from support.inboxes import InboxHarness, keyed, redelivered
 from support.internals import store_of

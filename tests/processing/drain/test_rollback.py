@@ -13,6 +13,7 @@ from sqlalchemy import event as sqlalchemy_event
 
 import oncebox.processing.crash_isolation
 import oncebox.processing.drain
+import oncebox.storage.drivers.transactions
 from support.inboxes import LATER, InboxHarness, keyed
 from support.internals import store_of
 from support.tables import attempts

@@ -116,7 +116,7 @@ def _command() -> str:
     if shutil.which("oncebox"):
         return "oncebox"
     program = Path(sys.argv[0])
-    if program.name == "__main__.py":
+    if program.name != "oncebox":  # python -m oncebox, or a program that calls main()
         return f"{shlex.quote(sys.executable)} -m oncebox"
     with suppress(ValueError):
         program = program.absolute().relative_to(Path.cwd())

@@ -136,6 +136,21 @@ class Identity:
         """True if messages have sequence numbers."""
         return self._sequence is not None
 
+    @property
+    def selectors(self) -> dict[str, Selector]:
+        """The function that reads each property, by the name of the property."""
+        nothing = constant(None)
+        return {
+            "id": self._id,
+            "origin": self._origin,
+            "type": self._type,
+            "version": self._version,
+            "key": self._key,
+            "time": self._time,
+            "sequence": self._sequence or nothing,
+            "epoch": self._epoch,
+        }
+
     def _message(
         self,
         delivery: Delivery,

@@ -1,18 +1,16 @@
-"""The parts of oncebox.testing that need no inbox."""
+"""The parts of oncebox.testing that repeat, mix and count deliveries."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncebox.model.identity.rules import CloudEvents
 from oncebox.model.message import Delivery
 from oncebox.model.outcome import Kind, Outcome
-from oncebox.testing import assert_kinds, disturbed, event
+from oncebox.testing import assert_kinds, disturbed
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -76,18 +74,6 @@ def test_different_seeds_give_different_orders() -> None:
 def test_without_a_seed_copies_follow_their_original() -> None:
     one, two = Delivery(b"1"), Delivery(b"2")
     assert disturbed([one, two], copies=2) == [one, one, two, two]
-
-
-def test_an_event_arrives_as_a_cloud_event() -> None:
-    delivery = event("order", {"id": 1}, id="e-1", key="k", source="shop", subject="s")
-    message = CloudEvents()(delivery)
-    assert (message.id, message.origin, message.type) == ("e-1", "shop", "order")
-    assert (message.key, message.payload) == ("k", b'{"id":1}')
-    assert json.loads(delivery.body)["subject"] == "s"
-
-
-def test_events_have_ids_of_their_own() -> None:
-    assert CloudEvents()(event("t")).id != CloudEvents()(event("t")).id
 
 
 def test_kinds_that_fit_pass() -> None:

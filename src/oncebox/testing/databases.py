@@ -1,0 +1,136 @@
+"""Temporary databases: move your own inbox to one for the time of a test."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from oncebox.errors import ConfigurationError
+from oncebox.inbox import Inbox
+from oncebox.storage.drivers.connect import adapter
+from oncebox.storage.drivers.contract import DatabaseTarget
+
+
+@contextmanager
+def use_database(inbox: Inbox, database: DatabaseTarget, **options: Any) -> Iterator[Inbox]:
+    """Move an inbox to another database inside the block, with its handlers and options.
+
+    Every reference to the inbox sees the move. Options of Inbox, such as retry=, replace those of
+    the inbox. Handlers that are registered inside the block are removed at its end. Nothing is
+    migrated or closed: close the inbox before the end of the block.
+    """
+    arguments: dict[str, Any] = {**inbox._arguments, **options, "database": database}
+    moved = Inbox(**arguments)
+    moved._registry.take_over(inbox._registry)
+    before = dict(vars(inbox))
+    vars(inbox).update(vars(moved))
+    try:
+        yield inbox
+    finally:
+        vars(inbox).clear()
+        vars(inbox).update(before)
+
+
+class TemporaryDatabase:
+    """Moves an inbox to an empty database inside a `with` or `async with` block.
+
+    Without a server it is a SQLite file. `server` is the URL of a PostgreSQL server: a database is
+    created there and dropped at the end. The tables of oncebox are created; create your own with
+    execute(). Options of Inbox, such as retry=, replace those of the inbox inside the block.
+    """
+
+    url: str
+    """Where the inbox is inside the block."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        server: str | None = None,
+        *,
+        folder: Path | None = None,
+        **options: Any,
+    ) -> None:
+        self._inbox = inbox
+        self._server = server
+        self._folder = folder
+        self._options = options
+        self._stack = ExitStack()
+
+    def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Execute a statement by sqlite3 or psycopg and commit. Returns its rows."""
+        with closing(_connect(self.url)) as connection:
+            cursor = connection.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            inbox = self._move(stack)
+            if inbox.is_async:
+                raise ConfigurationError("this inbox is async: use async with")
+            stack.callback(inbox.close)
+            inbox.migrate()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    async def __aenter__(self) -> Self:
+        with ExitStack() as stack:
+            inbox = self._move(stack)
+            await inbox.amigrate()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with self._stack:
+            await self._inbox.aclose()
+
+    def _move(self, stack: ExitStack) -> Inbox:
+        """Create the database and move the inbox; the stack undoes both."""
+        if self._server is None:
+            folder = self._folder or stack.enter_context(tempfile.TemporaryDirectory())
+            self.url = f"{_sqlite_scheme(self._inbox)}:///{folder}/{_new_name()}.db"
+        else:
+            self.url = stack.enter_context(_created(self._server))
+        return stack.enter_context(use_database(self._inbox, self.url, **self._options))
+
+
+def _sqlite_scheme(inbox: Inbox) -> str:
+    """The scheme of the inbox's own URL if it names a SQLite file, so that the driver stays."""
+    scheme = str(inbox._arguments["database"]).partition("://")[0]
+    return scheme if scheme.startswith("sqlite") else "sqlite"
+
+
+def _new_name() -> str:
+    return f"oncebox_test_{uuid4().hex[:12]}"
+
+
+@contextmanager
+def _created(server: str) -> Iterator[str]:
+    """Create a database on a PostgreSQL server. Yields its URL, and drops it at the end."""
+    if not server.startswith("postgres"):
+        raise ConfigurationError(f"server is the URL of a PostgreSQL server, got {server!r}")
+    name = _new_name()
+    with closing(_connect(server)) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        with closing(_connect(server)) as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _connect(url: str) -> Any:
+    """A connection in autocommit mode, whatever the driver of the URL."""
+    scheme, _, rest = url.partition("://")
+    if scheme.startswith("sqlite"):
+        return sqlite3.connect(rest.removeprefix("/"), isolation_level=None)
+    psycopg = adapter("psycopg").psycopg
+    return psycopg.connect(f"postgresql://{rest}", autocommit=True)
