@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncebox.errors import SwallowedError
-from oncebox.model.error_text import trace
+from oncebox.model.error_text import describe, trace
 from support.worlds import World, order
 
 
@@ -34,3 +34,16 @@ def test_a_traceback_of_oncebox_alone_is_kept() -> None:
     while caught.value.__traceback__ and caught.value.__traceback__.tb_frame.f_code is not code:
         caught.value.__traceback__ = caught.value.__traceback__.tb_next
     assert "error_text.py" in trace(caught.value)
+
+
+def test_a_fingerprint_does_not_depend_on_where_a_program_is_installed() -> None:
+    found = {fingerprint_of(f"{place}/shop/billing.py", ValueError) for place in ("/v1", "/opt/v2")}
+    assert len(found) == 1
+    assert fingerprint_of("/v1/shop/stock.py", ValueError) not in found
+    assert fingerprint_of("/v1/shop/billing.py", KeyError) not in found
+
+
+def fingerprint_of(file: str, error: type[Exception]) -> str:
+    with pytest.raises(error) as caught:
+        exec(compile("raise error", file, "exec"), {"error": error})
+    return describe(caught.value).fingerprint

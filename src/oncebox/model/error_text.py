@@ -42,13 +42,18 @@ def _in_handler(raised: TracebackType | None) -> TracebackType | None:
 def describe(error: BaseException) -> ErrorText:
     """The text of an error. Its fingerprint consists of class and place, never of values."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].name}" if frames else ""
+    place = _place(frames[-1]) if frames else ""
     name = type(error).__qualname__
     digest = blake2b(f"{name}|{place}".encode(errors="replace"), digest_size=8).hexdigest()
     return ErrorText(
         line=escaped(f"{name}: {_text(error)}")[:ERROR_LIMIT],
         fingerprint=digest,
     )
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    """Folder, file and function: equal wherever the program is installed."""
+    return f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.name}"
 
 
 def _text(error: BaseException) -> str:
