@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,29 @@ def test_handlers_upcasters_and_ignored_types_are_kept(application: Inbox) -> No
         given = [event(application, type, {}) for type in ("order", "audit.login", "other")]
         assert_kinds(deliver(application, *given), done=1, ignored=1, dead=1)
     assert seen == [{"upcast": True}]
+
+
+def test_hooks_are_kept_and_those_of_the_block_are_gone_after_it(application: Inbox) -> None:
+    seen: list[str] = []
+    application.on("order.confirmed")(create_invoice)
+
+    @application.around
+    def outer(tx: Transaction) -> Iterator[None]:
+        seen.append("outer")
+        yield
+
+    for _ in range(2):
+        with TemporaryDatabase(application) as database:
+            database.execute(TABLE)
+
+            @application.around
+            def inner(tx: Transaction) -> Iterator[None]:
+                seen.append("inner")
+                yield
+
+            confirmed = event(application, "order.confirmed", {"id": "o-1"})
+            assert_kinds(deliver(application, confirmed), done=1)
+    assert seen == ["outer", "inner"] * 2
 
 
 def test_a_handler_of_the_block_is_gone_after_it(application: Inbox) -> None:

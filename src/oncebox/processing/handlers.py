@@ -191,7 +191,7 @@ class Registry:
         self._ignored += patterns
 
     def take_over(self, other: Registry) -> None:
-        """Copy all handlers, upcasters and ignored types; handlers with defaults get those here."""
+        """Copy everything that is registered there; handlers with defaults get those here."""
         for place, handler in other._handlers.items():
             retry = self._retry if handler.retry is other._retry else handler.retry
             has_default = handler.ordering is other._ordering
@@ -199,6 +199,7 @@ class Registry:
             self._handlers[place] = msgspec.structs.replace(handler, retry=retry, ordering=ordering)
         self._upcasters.update(other._upcasters)
         self._ignored += other._ignored
+        self.hooks += other.hooks
         if other.is_async is not None:
             self.set_async(other.is_async, other._because)
         self._changed()
