@@ -105,7 +105,7 @@ class Engine(msgspec.Struct, frozen=True):
             context.store,
             worker,
             AsyncTransaction if is_async else Transaction,
-            self.registry.hooks,
+            self.registry.around,
             self.observer,
             self.ordering,
             self.random,

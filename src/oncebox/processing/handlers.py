@@ -91,7 +91,7 @@ class Registry:
         self._handlers: dict[tuple[str, int], Handler] = {}
         self._upcasters: dict[tuple[str, int], Function] = {}
         self._ignored: list[str] = []
-        self.hooks: list[Hook] = []
+        self.around: list[Hook] = []
         """What runs around each handler, in the order of registration."""
         self._routes: dict[tuple[str, int], Route] = {}
         self.is_checked = False
@@ -159,7 +159,7 @@ class Registry:
         """Register a generator function that runs around each handler."""
         hook, is_async = hook_of(function)
         self.set_async(is_async, f"hook {name_of(function)}")
-        self.hooks.append(hook)
+        self.around.append(hook)
 
     def _changed(self) -> None:
         self._routes.clear()
@@ -199,7 +199,7 @@ class Registry:
             self._handlers[place] = msgspec.structs.replace(handler, retry=retry, ordering=ordering)
         self._upcasters.update(other._upcasters)
         self._ignored += other._ignored
-        self.hooks += other.hooks
+        self.around += other.around
         if other.is_async is not None:
             self.set_async(other.is_async, other._because)
         self._changed()

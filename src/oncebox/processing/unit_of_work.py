@@ -43,7 +43,7 @@ class Unit(msgspec.Struct, frozen=True):
     """The name of the worker, for counters and attempts."""
     transaction: Callable[..., Any]
     """The class of the handlers' `tx`: Transaction or AsyncTransaction."""
-    hooks: Sequence[Hook]
+    around: Sequence[Hook]
     """What runs around each handler, the outermost first."""
     observer: Observer
     ordering: Ordering
@@ -239,7 +239,7 @@ def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     run = partial(handler.function, *((payload, tx) if handler.takes_tx else (payload,)))
     started = time.monotonic()
     try:
-        result = yield surround(unit.hooks, tx, run) if unit.hooks else run
+        result = yield surround(unit.around, tx, run) if unit.around else run
     except BaseException as error:
         with suppress(OnceboxError):
             tx._end()
