@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from oncebox import Delivery, Inbox
 from support.services import wait_until
 
-from .conftest import Command, event, query
+from .conftest import Command, event, query, write_events
 from .processes import is_ready, workers
 
 pytestmark = [pytest.mark.usefixtures("ready"), pytest.mark.crash]
@@ -74,6 +75,41 @@ def test_a_worker_runs_what_is_received_while_it_is_killed(
         wait_until(lambda: is_ready(port), "it does not recover")
         assert sum(worker["restarts"] for worker in workers(port)) >= 2
     assert "restarting in" in logged[0]
+
+
+def test_a_worker_process_that_ends_by_itself_is_restarted(
+    start: Callable[..., Any], receive: Callable[..., None], database: str, port: int
+) -> None:
+    with running(start, "--health", str(port)) as logged:
+        wait_until(lambda: is_ready(port), "it does not get ready")
+        os.kill(workers(port)[0]["pid"], signal.SIGTERM)
+        wait_until(lambda: workers(port)[0]["restarts"] == 1, "it is not restarted")
+        receive("1")
+        wait_until(lambda: effects(database) == ["1"], "no other process continues")
+    assert "ended with exit code 0: restarting in" in logged[0]
+
+
+EXITS = """
+import os, sys
+from oncebox import Inbox, Message, Retry
+
+inbox = Inbox("exits", os.environ["DATABASE"], retry=Retry(max_attempts=1))
+
+@inbox.on("order")
+def leave(message: Message) -> None:
+    sys.exit(int(message.id))
+"""
+
+
+def test_a_handler_that_ends_its_process_fails(
+    oncebox: Command, folder: Path, database: str
+) -> None:
+    (folder / "exits.py").write_text(EXITS)
+    write_events(folder / "events.jsonl", "0", "2")
+    done = oncebox("run", "exits:inbox", "--from", f"file://{folder}/events.jsonl")
+    assert done.returncode == 0, done.stderr
+    errors = query(database, "SELECT error FROM oncebox_dead_letter ORDER BY message_id")
+    assert errors == [("RuntimeError: SystemExit escaped from a handler",)] * 2
 
 
 @pytest.mark.slow  # more than 30 seconds pass before it counts as hanging

@@ -180,11 +180,13 @@ def test_a_runtime_role_needs_no_rights_to_change_the_schema(world: World) -> No
 def test_grants_are_for_the_tables_of_prefix_and_schema(world: World) -> None:
     inbox = Inbox("billing", world.url, prefix="box_", schema="events")
     statements = inbox.sql(grants_to="worker").splitlines()
-    assert statements[0] == 'GRANT USAGE ON SCHEMA "events" TO worker;'
-    assert statements[1] == 'GRANT SELECT ON "events"."box_schema_version" TO worker;'
-    assert all(statement.endswith(" TO worker;") for statement in statements)
-    with pytest.raises(ConfigurationError, match="role 'a; DROP' is not a plain SQL identifier"):
-        inbox.sql(grants_to="a; DROP")
+    assert statements[0] == 'GRANT USAGE ON SCHEMA "events" TO "worker";'
+    assert statements[1] == 'GRANT SELECT ON "events"."box_schema_version" TO "worker";'
+    assert all(statement.endswith(' TO "worker";') for statement in statements)
+    (odd, *_) = inbox.sql(grants_to='a"; DROP').splitlines()
+    assert odd.endswith(' TO "a""; DROP";')
+    with pytest.raises(ConfigurationError, match="the name of a role, got ''"):
+        inbox.sql(grants_to="")
 
 
 def test_sqlite_has_no_grants() -> None:

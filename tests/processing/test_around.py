@@ -173,6 +173,33 @@ def test_hooks_run_around_stored_messages_too(world: World) -> None:
     assert sorted(seen) == ["a", "b"]
 
 
+@pytest.mark.only(("sqlite3", "aiosqlite"))
+def test_a_hook_does_not_suppress_an_interrupt(world: World) -> None:
+    inbox = world.inbox()
+
+    def suppress_all(tx: Any) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            return
+
+    def interrupt(payload: dict[str, Any], tx: Any) -> None:
+        raise KeyboardInterrupt
+
+    if world.is_async:
+
+        @inbox.around
+        async def asynchronous(tx: AsyncTransaction) -> AsyncIterator[None]:
+            with suppress(BaseException):
+                yield
+    else:
+        inbox.around(suppress_all)
+    world.on(inbox, "order", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        world.process(inbox, [order("a")])
+    assert world.query("SELECT count(*) FROM oncebox_inbox") == [(0,)]
+
+
 def plain(tx: Any) -> None:
     """Forgets to yield."""
 

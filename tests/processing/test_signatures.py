@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -25,6 +25,7 @@ async def takes_sync(order: dict[str, Any], tx: Transaction) -> None: ...
 def takes_array(order: Sequence[int]) -> None: ...
 def takes_either(order: dict[str, Any], tx: Transaction | None) -> None: ...
 def takes_psycopg(order: dict[str, Any], tx: Transaction[Any, Any]) -> None: ...
+def takes_annotated(order: dict[str, Any], tx: Annotated[Transaction, "ours"]) -> None: ...
 def takes_any(order: dict[str, Any], tx: Any) -> None: ...
 
 
@@ -51,7 +52,9 @@ def test_a_batch_handler_that_takes_no_list_is_refused(inbox: Inbox) -> None:
         inbox.on("order", batch=True)(refused)
 
 
-@pytest.mark.parametrize("handler", [takes_array, takes_either, takes_psycopg, takes_any])
+@pytest.mark.parametrize(
+    "handler", [takes_array, takes_either, takes_psycopg, takes_any, takes_annotated]
+)
 def test_a_handler_with_right_annotations_is_accepted(
     inbox: Inbox, handler: Callable[..., Any]
 ) -> None:

@@ -83,6 +83,30 @@ def test_a_deferred_constraint_that_fails_at_commit_fails_only_its_message(world
     assert world.pending() == [("bad", 1, "retrying")]
 
 
+@pytest.mark.only(("psycopg", "sqlalchemy-psycopg", "django-postgres"))
+def test_a_missing_privilege_at_commit_fails_only_its_message(world: World) -> None:
+    """A deferred trigger of the user refuses: not a missing privilege of oncebox."""
+    world.execute("CREATE TABLE vaults (id text)")
+    world.execute(
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE insufficient_privilege; END $$"
+    )
+    world.execute(
+        "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON vaults DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+
+    def forbidden(tx: Any) -> Any:
+        yield tx.execute("INSERT INTO vaults VALUES ('a')")
+
+    inbox = world.inbox()
+    world.on(inbox, "order", good_and_bad(forbidden))
+    assert world.kinds(inbox, [order("a"), order("bad"), order("c")]) == ["done", "failed", "done"]
+    world.receive(inbox, [order("d"), order("bad too")])
+    assert world.drain(inbox)["done"] == 1
+    assert world.effects() == ["a", "c", "d"]
+
+
 # -- ending the transaction -----------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from oncebox import (
     SqlAlchemy,
     Transaction,
 )
-from oncebox.errors import ConfigurationError, HandlerError
+from oncebox.errors import ConfigurationError, HandlerError, OnceboxError
 from oncebox.testing import (
     TemporaryDatabase,
     adeliver,
@@ -157,6 +158,56 @@ def test_handlers_upcasters_and_ignored_types_are_kept(application: Inbox) -> No
         given = [event(application, type, {}) for type in ("order", "audit.login", "other")]
         assert_kinds(deliver(application, *given), done=1, ignored=1, dead=1)
     assert seen == [{"upcast": True}]
+
+
+def test_a_reference_from_before_the_block_uses_its_database(application: Inbox) -> None:
+    application.on("order.confirmed")(create_invoice)
+    messages, dead_letters = application.messages, application.dead_letters
+    for _ in range(2):
+        with TemporaryDatabase(application) as database:
+            database.execute(TABLE)
+            deliver(application, event(application, "order.confirmed", {"id": "o-1"}, id="e-1"))
+            deliver(application, event(application, "unknown", {}))
+            assert [found.message_id for found in messages.find(state="done")] == ["e-1"]
+            assert [letter.type for letter in dead_letters.find()] == ["unknown"]
+    with pytest.raises(OnceboxError):  # the folder of the application's own database is missing
+        messages.find()
+
+
+def test_hooks_of_dead_letters_are_not_called(application: Inbox) -> None:
+    seen: list[Any] = []
+    loud = Inbox("loud", "sqlite:///missing/loud.db", on_dead=lambda letter: seen.append("loud"))
+    loud.on("order")(lambda order: None)
+    quiet, called = TemporaryDatabase(loud), TemporaryDatabase(loud, on_dead=seen.append)
+    for database in (quiet, called):
+        with database:
+            deliver(loud, event(loud, "unknown", {}))
+            loud.drain()
+    assert [letter.type for letter in seen] == ["unknown"]
+
+
+def test_a_server_may_be_named_by_a_socket_or_a_parameter(
+    application: Inbox, postgres_url: str
+) -> None:
+    application.on("order.confirmed")(create_invoice)
+    parts = urlsplit(postgres_url)
+    local = f"postgresql:///postgres?host={parts.hostname}&port={parts.port}&user=postgres"
+    for server in (f"{postgres_url}?dbname=postgres", local):
+        with TemporaryDatabase(application, server) as database:
+            tables = database.execute("SELECT current_database()")
+            assert tables[0][0].startswith("oncebox_test_")
+            assert len(application.messages.find()) == 0
+
+
+def test_a_sync_inbox_needs_with(application: Inbox) -> None:
+    application.on("order.confirmed")(create_invoice)
+
+    async def enter() -> None:
+        async with TemporaryDatabase(application):
+            raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="this inbox is sync: use with"):
+        asyncio.run(enter())
 
 
 def test_hooks_are_kept_and_those_of_the_block_are_gone_after_it(application: Inbox) -> None:

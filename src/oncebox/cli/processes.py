@@ -102,7 +102,8 @@ class Processes:
         command = [sys.executable, "-m", "oncebox", "worker-process", str(self._app)]
         command += [*self._options, "--role", role, *source]
         timeout = 2 * self._inbox.transaction_timeout.total_seconds() + 30
-        return [Task(f"{role} {n}", command, timeout) for n in range(1, count + 1)]
+        may_finish = role != "worker"
+        return [Task(f"{role} {n}", command, timeout, may_finish) for n in range(1, count + 1)]
 
     def _print_intro(self, intro: str, health: str | None) -> None:
         click.echo(f"{self._inbox.name}: {intro}", err=True)

@@ -19,6 +19,7 @@ from oncebox.inbox import Inbox
 from oncebox.services import Consumer, Worker
 from oncebox.services.loop import Loop
 from oncebox.services.supervisor import BEATS
+from oncebox.storage.steps import treat_exit_as_error
 
 
 @click.command("worker-process", hidden=True)
@@ -52,6 +53,7 @@ def worker_process(
     loop.on_beat = partial(_send_heartbeat, beat)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    treat_exit_as_error()
     threading.Thread(target=_stop_with_supervisor, args=(life, loop), daemon=True).start()
     _serve(inbox, loop)
 

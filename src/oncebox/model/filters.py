@@ -96,6 +96,8 @@ def checked_dead_letter_filter(filter: DeadLetterFilter) -> DeadLetterFilter:
     _check_value("state", filter.get("state"), DEAD_STATES)
     _check_value("reason", filter.get("reason"), REASONS)
     checked = DeadLetterFilter(**filter)
+    if (ids := filter.get("message_id")) is not None:
+        checked["message_id"] = as_list(ids)
     for name in ("since", "until"):
         if filter.get(name) is not None:
             checked[name] = checked_time(name, filter.get(name))
@@ -105,10 +107,12 @@ def checked_dead_letter_filter(filter: DeadLetterFilter) -> DeadLetterFilter:
 def checked_message_search(filter: MessageSearch) -> MessageSearch:
     """Validate a filter: times in UTC. Raises ConfigurationError."""
     _check_names(filter, MessageSearch)
-    for state in as_list(filter.get("state") or ()):
-        _check_value("state", state, STATES)
-    _check_value("reason", filter.get("reason"), REASONS)
     checked = MessageSearch(**filter)
+    if (states := filter.get("state")) is not None:
+        checked["state"] = given = as_list(states)
+        for state in given:
+            _check_value("state", state, STATES)
+    _check_value("reason", filter.get("reason"), REASONS)
     if (ids := filter.get("ids")) is not None:
         checked["ids"] = _checked_ids(ids)
     checked["since"] = checked_time("since", filter.get("since"))

@@ -46,16 +46,26 @@ def surround(hooks: Sequence[Hook], tx: Transaction | AsyncTransaction, call: Ca
 
 
 def _call(hooks: Sequence[Hook], tx: Transaction, call: Call) -> Any:
+    interrupt: BaseException | None = None
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook(tx))
-        return call()
-    raise HandlerError(SUPPRESSED)
+        try:
+            return call()
+        except BaseException as error:
+            interrupt = None if isinstance(error, Exception) else error
+            raise
+    raise interrupt or HandlerError(SUPPRESSED)
 
 
 async def _acall(hooks: Sequence[Hook], tx: AsyncTransaction, call: Call) -> Any:
+    interrupt: BaseException | None = None
     async with AsyncExitStack() as stack:
         for hook in hooks:
             await stack.enter_async_context(hook(tx))
-        return await call()
-    raise HandlerError(SUPPRESSED)
+        try:
+            return await call()
+        except BaseException as error:
+            interrupt = None if isinstance(error, Exception) else error
+            raise
+    raise interrupt or HandlerError(SUPPRESSED)

@@ -85,6 +85,8 @@ def _check_transaction(function: Function, parameter: inspect.Parameter) -> None
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = annotation.__origin__
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
 

@@ -46,6 +46,8 @@ class Task(msgspec.Struct, frozen=True):
     """Its arguments; the file descriptors of its pipes are added as --beat and --life."""
     heartbeat_timeout: float
     """Seconds without a heartbeat after which it is killed."""
+    may_finish: bool = True
+    """Whether it has finished if it ends with exit code 0; otherwise it is restarted."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -188,7 +190,7 @@ class _Worker:
         os.close(self._beat)
         os.close(self._life)
         self._process = None
-        if code == 0 or code == MISUSED or not restart:
+        if (code == 0 and self.task.may_finish) or code == MISUSED or not restart:
             self.finished = True
             self.verdict = code if code == MISUSED else 0
             return

@@ -77,17 +77,32 @@ async def _aperform(steps: Steps[T], error: BaseException | None) -> T:
             result, error = None, _as_handler_error(raised)
 
 
+_exit_is_error = False
+
+
+def treat_exit_as_error() -> None:
+    """From now on, let SystemExit fail the handler that raises it.
+
+    For processes in which no signal handler raises it: elsewhere it may be meant to end the
+    process.
+    """
+    global _exit_is_error
+    _exit_is_error = True
+
+
 def _as_handler_error(raised: BaseException) -> BaseException:
     """Replace an exception of a handler that would have another meaning inside the steps.
 
     A GeneratorExit would mean that no runner performs the steps any more. A CancelledError either
-    cancels our task, or escaped from a handler; then it is an error of that handler.
+    cancels our task, or escaped from a handler; then it is an error of that handler. So is a
+    SystemExit, after treat_exit_as_error().
     """
     if isinstance(raised, asyncio.CancelledError):
         task = asyncio.current_task()
         escaped = task is not None and not task.cancelling()
     else:
         escaped = isinstance(raised, GeneratorExit)
+        escaped |= _exit_is_error and isinstance(raised, SystemExit)
     if not escaped:
         return raised
     failure = RuntimeError(f"{type(raised).__name__} escaped from a handler")

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import uuid4
 
 from oncebox.errors import ConfigurationError
 from oncebox.inbox import Inbox
 from oncebox.storage.drivers.connect import adapter
 from oncebox.storage.drivers.contract import DatabaseTarget
+
+OPERATIONS = ("archives", "dead_letters", "gaps", "messages", "purge", "replays")
+"""Attributes of an inbox to whose objects a test may hold a reference."""
 
 
 @contextmanager
@@ -28,13 +31,17 @@ def use_database(inbox: Inbox, database: DatabaseTarget, **options: Any) -> Iter
     arguments: dict[str, Any] = {**inbox._arguments, **options, "database": database}
     moved = Inbox(**arguments)
     moved._registry.take_over(inbox._registry)
-    before = dict(vars(inbox))
-    vars(inbox).update(vars(moved))
+    parts = [inbox, *(getattr(inbox, name) for name in OPERATIONS)]
+    before = [(part, dict(vars(part))) for part in parts]
+    for name in OPERATIONS:
+        vars(getattr(inbox, name)).update(vars(getattr(moved, name)))
+    vars(inbox).update({n: value for n, value in vars(moved).items() if n not in OPERATIONS})
     try:
         yield inbox
     finally:
-        vars(inbox).clear()
-        vars(inbox).update(before)
+        for part, values in before:
+            vars(part).clear()
+            vars(part).update(values)
 
 
 class TemporaryDatabase:
@@ -42,7 +49,8 @@ class TemporaryDatabase:
 
     Without a server it is a SQLite file. `server` is the URL of a PostgreSQL server: a database is
     created there and dropped at the end. The tables of oncebox are created; create your own with
-    execute(). Options of Inbox, such as retry=, replace those of the inbox inside the block.
+    execute(). Options of Inbox, such as retry=, replace those of the inbox inside the block. Its
+    on_dead hooks are not called there: pass on_dead= to call some.
     """
 
     url: str
@@ -59,7 +67,7 @@ class TemporaryDatabase:
         self._inbox = inbox
         self._server = server
         self._folder = folder
-        self._options = options
+        self._options = {"on_dead": None, **options}
         self._stack = ExitStack()
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
@@ -84,6 +92,8 @@ class TemporaryDatabase:
     async def __aenter__(self) -> Self:
         with ExitStack() as stack:
             inbox = self._move(stack)
+            if not inbox.is_async and inbox._registry.is_async is not None:
+                raise ConfigurationError("this inbox is sync: use with")
             await inbox.amigrate()
             self._stack = stack.pop_all()
         return self
@@ -121,10 +131,17 @@ def _created(server: str) -> Iterator[str]:
     with closing(_connect(server)) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     try:
-        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+        yield _url_of(server, name)
     finally:
         with closing(_connect(server)) as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _url_of(server: str, name: str) -> str:
+    """The URL of another database of the server."""
+    parts = urlsplit(server)
+    query = urlencode([(k, v) for k, v in parse_qsl(parts.query) if k != "dbname"])
+    return f"{parts.scheme}://{parts.netloc}/{name}{'?' if query else ''}{query}"
 
 
 def _connect(url: str) -> Any:

@@ -238,3 +238,15 @@ def _awaited(coroutine: Any) -> None:
         coroutine.send(None)
     finally:
         coroutine.close()
+
+
+@pytest.mark.only(("sqlite3", "psycopg-async"))
+def test_a_filter_takes_any_iterable_of_ids(world: World, harness: InboxHarness) -> None:
+    harness.process(*[order(f"{n}", type="strange", key=f"{n}") for n in range(450)])
+    ids = (f"{n}" for n in range(450))
+    assert harness.dead("discard", message_id=ids, why="noise").done == 450
+    assert harness.dead("find") == []
+    states = (state for state in ("dead", "discarded"))
+    find = harness.inbox.messages.afind if world.is_async else harness.inbox.messages.find
+    found = find(state=states, limit=1)
+    assert len(world.run(found) if world.is_async else found) == 1

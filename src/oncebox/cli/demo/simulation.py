@@ -204,10 +204,10 @@ class Simulation:
             file.writelines(lines)
 
     def _kill(self) -> None:
-        """kill -9 one process of each side, at the same moment."""
-        ours = self._chance.choice((self._consumer, self._worker))
-        killed = [process.kill() for process in (self._naive, ours)]
-        names = [p.name for p, hit in zip((self._naive, ours), killed, strict=True) if hit]
+        """kill -9 the process of each side that reads the payments, at the same moment."""
+        victims = (self._naive, self._consumer)
+        killed = [process.kill() for process in victims]
+        names = [p.name for p, hit in zip(victims, killed, strict=True) if hit]
         self.state.note(f"kill -9: {', '.join(names)}")
 
     def _open_account_and_retry(self) -> None:

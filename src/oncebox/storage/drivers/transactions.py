@@ -120,7 +120,7 @@ def with_connection(database: Database, body: Callable[[Work], Steps[T]]) -> Ste
             lost = yield from _clean_up(database, work, error)
             if lost or _is_temporary(error):
                 raise RetryTransaction from _database_error(error)
-            if error_codes.is_forbidden(error):
+            if _is_forbidden(error):
                 raise MissingPrivilege(_description(error)) from error
             raise
 
@@ -263,6 +263,11 @@ def _is_temporary(error: BaseException) -> bool:
         or error_codes.is_timeout(error)
         or error_codes.is_read_only(error)
     )
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """True if a statement of oncebox is forbidden, and not one of a handler."""
+    return not isinstance(error, CannotCommit | OnceboxError) and error_codes.is_forbidden(error)
 
 
 def _description(error: BaseException | None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from oncebox.errors import CodeTooOld, SchemaMissing
+from oncebox.errors import CodeTooOld, ConfigurationError, SchemaMissing
 from oncebox.storage.contract import Connection
-from oncebox.storage.sql.names import Names, check_identifier
+from oncebox.storage.sql.names import Names
 from oncebox.storage.sql.statements import Migration, migrations, statements
 from oncebox.storage.steps import Steps
 
@@ -64,11 +64,24 @@ class SqlSchema:
         kinds = {kind: [name for k, name in made if k == kind] for kind, _ in made}
         lines = [f'USAGE ON SCHEMA "{self.names.schema}"'] if self.names.schema else []
         lines.append(f"SELECT ON {self.names.quoted('schema_version')}")
-        lines += [f"{_NEEDED[kind]} {', '.join(names)}" for kind, names in kinds.items()]
-        return "".join(f"GRANT {line} TO {check_identifier('role', role)};\n" for line in lines)
+        needed = _NEEDED
+        if claims_only:
+            needed = {**_NEEDED, "TABLE": "SELECT, INSERT, DELETE ON"}
+            lines.append(f"SELECT ON {self.names.quoted('consumer')}")
+            kinds["TABLE"].remove(self.names.quoted("consumer"))
+        lines += [f"{needed[kind]} {', '.join(names)}" for kind, names in kinds.items()]
+        return "".join(f"GRANT {line} TO {_quoted_role(role)};\n" for line in lines)
 
     def _wanted(self, claims_only: bool) -> list[Migration]:
         return self.migrations[:CLAIMS] if claims_only else self.migrations
+
+
+def _quoted_role(role: str) -> str:
+    """The name of a role, quoted. Raises ConfigurationError."""
+    if not isinstance(role, str) or not role or "\0" in role:
+        raise ConfigurationError(f"grants need the name of a role, got {role!r}")
+    doubled = role.replace('"', '""')
+    return f'"{doubled}"'
 
 
 _NEEDED = {

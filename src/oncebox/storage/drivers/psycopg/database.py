@@ -43,6 +43,7 @@ class PsycopgDatabase:
         self.sleep = asyncio.sleep if self.is_async else time.sleep
         self._pipeline = pipeline and psycopg.Pipeline.is_supported()
         self._owned = owned
+        self._is_opening = False
         self.abandoned: list[Any] = []
         self._may_prepare: bool | None = None
         """True if statements may be prepared; None before the first connection."""
@@ -94,14 +95,25 @@ class PsycopgDatabase:
     def _attach(self, work: PsycopgWork) -> Steps[None]:
         attach = work.aattach if self.is_async else work.attach
         if self._owned and self.pool.closed:
-            # The pool would try for ten seconds, log each try, and hide the error.
-            yield from self._connect_directly()
-            yield self.pool.open
+            yield from self._open_pool()
         try:
             yield partial(attach, self.pool.getconn)
         except psycopg_pool.PoolTimeout:
             yield from self._connect_directly()
             raise
+
+    def _open_pool(self) -> Steps[None]:
+        """Open the pool; the first caller connects without it before.
+
+        The pool would try for ten seconds, log each try, and hide the error.
+        """
+        if not self._is_opening:
+            self._is_opening = True
+            try:
+                yield from self._connect_directly()
+            finally:
+                self._is_opening = False
+        yield self.pool.open
 
     def _detect_pooler(self, work: PsycopgWork) -> Steps[None]:
         """Find out whether connections may prepare statements; replace this one if not."""
@@ -117,7 +129,7 @@ class PsycopgDatabase:
         """Connect without the pool: this raises the error that the pool hides."""
         if self._owned:
             kind: Any = psycopg.AsyncConnection if self.is_async else psycopg.Connection
-            connection = yield partial(kind.connect, self.pool.conninfo, connect_timeout=5)
+            connection = yield partial(kind.connect, self.pool.conninfo, **self.pool.kwargs)
             yield connection.close
 
     def release(self, work: PsycopgWork) -> Steps[None]:
