@@ -247,6 +247,6 @@ def test_a_filter_takes_any_iterable_of_ids(world: World, harness: InboxHarness)
     assert harness.dead("discard", message_id=ids, why="noise").done == 450
     assert harness.dead("find") == []
     states = (state for state in ("dead", "discarded"))
-    find = harness.inbox.messages.afind if world.is_async else harness.inbox.messages.find
-    found = find(state=states, limit=1)
+    messages: Any = harness.inbox.messages
+    found = (messages.afind if world.is_async else messages.find)(state=states, limit=1)
     assert len(world.run(found) if world.is_async else found) == 1
