@@ -52,8 +52,8 @@ class CodeTooOld(SchemaError):
 
 
 class DatabaseUnavailable(OnceboxError):
-    """the database cannot be reached, or every try of the transaction failed: it is not
-    known to be committed, so do not ack"""
+    """the database cannot be reached, or every try of the transaction failed: the commit is not
+    confirmed, so do not ack"""
 
 
 class MissingPrivilege(OnceboxError):
@@ -175,7 +175,7 @@ class Reject(OnceboxError):
 
 
 class RetryAfter(OnceboxError):
-    """the handler asks for another attempt after a delay; this one counts as failed"""
+    """the handler asks for another attempt after a delay; the current attempt counts as failed"""
 
     def __init__(self, delay: timedelta, message: str | None = None) -> None:
         if not isinstance(delay, timedelta):

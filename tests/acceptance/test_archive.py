@@ -114,6 +114,8 @@ def test_purged_messages_are_listed_checked_and_restored(
     assert ids(database) == ["1", "2", "3", "new"]
     again = oncebox(*restore, *ACT)
     assert again.stdout.endswith("restored 0 messages, 3 were not purged\n")
+    preview = oncebox("purge", "billing:inbox", "--dry-run")
+    assert preview.stdout == "no messages can be purged now\n"
     held = json.loads(oncebox("purge", "billing:inbox", "--yes", "--why", "x", "--json").stdout)
     assert held["done"] == 0
     assert "messages were restored" in held["held_back_by"][0]
@@ -154,7 +156,7 @@ def test_a_damaged_archive_is_reported_by_check_and_refused_by_restore(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("archive", "--at", "elsewhere", "--restore", *ACT), 3, ""),
+        (("archive", "--at", "elsewhere", "--restore", *ACT), 3, "no archived messages match"),
         (("archive", "--at", "elsewhere", "--check"), 3, ""),
         (("archive", "--at", "nowhere://x"), 2, "cannot use an archive at nowhere://"),
         (("archive", "--check", "--restore"), 2, "--check or --restore"),
@@ -201,7 +203,10 @@ def test_payloads_are_erased_and_unfinished_messages_are_counted(
     assert query(database, payloads) == [(1,)]
     left = oncebox(*erase, *ACT)
     assert (left.returncode, left.stdout.splitlines()[-1]) == (5, "erased 0 messages")
-    assert left.stderr.strip() == "1 message left: unfinished, quarantined, in a replay or locked"
+    assert left.stderr.strip() == (
+        "1 message left: unfinished, quarantined, in a replay or locked: let them end, discard "
+        "them, or try again"
+    )
     acts = "SELECT action, by_whom, message_id FROM oncebox_audit ORDER BY message_id"
     assert query(database, acts) == [("erase", "ada", id) for id in ("1", "2", "3")]
 

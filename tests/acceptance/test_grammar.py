@@ -263,3 +263,30 @@ def test_erase_selects_by_state_and_shows_examples(oncebox: Command, database: s
     assert json.loads(done.stdout)["done"] == 1
     kept = "SELECT message_id FROM oncebox_inbox WHERE payload IS NULL ORDER BY 1"
     assert ("done-1",) not in query(database, kept)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("archive", "--at", "nowhere", "--restore"), "no archived messages match"),
+        (("gaps", "--key", "k", "--skip"), "key 'k' has no missing sequence number"),
+        (("replay", "again", "--type", "none"), "no messages match"),
+    ],
+)
+def test_an_action_without_matches_says_so_also_with_json(
+    oncebox: Command, arguments: tuple[str, ...], why: str
+) -> None:
+    done = oncebox(arguments[0], APP, *arguments[1:], "--why", "x", "--yes", "--json")
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (3, "", why)
+
+
+def test_an_unknown_message_is_named_with_its_origin(oncebox: Command) -> None:
+    done = oncebox("show", APP, "missing", "--origin", "shop")
+    assert done.returncode == 3
+    assert "no message or dead letter 'missing' of origin 'shop' in this inbox" in done.stderr
+
+
+def test_standard_input_is_read_by_one_process_only(oncebox: Command) -> None:
+    done = oncebox("run", APP, "--from", "-", "--processes", "2")
+    assert done.returncode == 2
+    assert "stdin can be read by one process only: use --processes 1" in done.stderr

@@ -156,7 +156,7 @@ def test_a_busy_health_port_is_an_error_in_one_line(oncebox: Command, command: s
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         f"error: cannot serve health checks on http://127.0.0.1:{port}: Address already in use. "
-        "Choose another port with --health"
+        "Choose another address with --health"
     )
 
 

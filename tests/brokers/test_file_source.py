@@ -87,7 +87,7 @@ def test_a_file_that_was_rotated_meanwhile_is_found_under_its_new_name(tmp_path:
 
 @pytest.mark.parametrize("now", [b"x\n", b"other\nlonger than before\n"])
 def test_a_file_that_was_truncated_or_replaced_is_read_from_its_beginning(
-    tmp_path: Path, now: bytes
+    tmp_path: Path, now: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "events"
     path.write_bytes(b"a\nb\n")
@@ -100,10 +100,13 @@ def test_a_file_that_was_truncated_or_replaced_is_read_from_its_beginning(
     again = FileSource(path)
     again.open(Position("events", batch.new, batch.log_id))
     assert lines(again) == now.splitlines()
+    assert f"{path} is not the file that was read up to byte 4; reading it" in caplog.text
     again.close()
 
 
-def test_a_file_that_is_truncated_while_it_is_followed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_is_truncated_while_it_is_followed_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "events"
     path.write_bytes(b"a\nb\n")
     source = FileSource(path, follow=True)
@@ -111,6 +114,7 @@ def test_a_file_that_is_truncated_while_it_is_followed_is_read_again(tmp_path: P
     assert lines(source) == [b"a", b"b"]
     path.write_bytes(b"c\n")
     assert lines(source) == [b"c"]
+    assert f"{path} was truncated to 2 bytes, 4 were read; reading it" in caplog.text
     source.close()
 
 

@@ -39,7 +39,10 @@ class FileSource:
     def __init__(self, path: str | Path, *, follow: bool = False) -> None:
         self.path = Path(os.path.abspath(path))
         if not self.path.exists() and not follow:
-            raise ConfigurationError(f"file or folder {self.path} does not exist; check the path")
+            raise ConfigurationError(
+                f"file or folder {self.path} does not exist: check the path, or add ?follow=1 to "
+                "wait for it"
+            )
         self.name = f"file:{self.path}"
         self.features = Features(order="partition", durable=True, ends=not follow)
         self._follow = follow
@@ -183,7 +186,12 @@ class _Reader:
             self._file = self._path.open("rb")
             return True
         if status.st_size < self._file.tell():
-            logger.warning("%s was truncated; reading it from its beginning", self._path)
+            logger.warning(
+                "%s was truncated to %d bytes, %d were read; reading it from its beginning",
+                self._path,
+                status.st_size,
+                self._file.tell(),
+            )
             self._file.seek(0, SEEK_SET)
             return True
         return False
@@ -199,8 +207,10 @@ class _Reader:
                 return file
             file.close()
         logger.warning(
-            "%s is not the file that was read before; reading it from its beginning",
+            "%s is not the file that was read up to byte %d; reading it from its beginning. Unread "
+            "lines of the old file are not read",
             self._path,
+            position.next,
         )
         return self._path.open("rb")
 

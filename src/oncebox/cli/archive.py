@@ -11,7 +11,7 @@ from oncebox.cli.app import Reference, app_argument, called
 from oncebox.cli.commands import FAILURE, MISSING
 from oncebox.cli.documents import print_json
 from oncebox.cli.options import action_options, since_option, until_option
-from oncebox.cli.output import ATTENTION, counted, print_line, print_table, progress_bar
+from oncebox.cli.output import ATTENTION, counted, note, print_line, print_table, progress_bar
 from oncebox.cli.parameters import Span
 from oncebox.cli.prompts import confirm, prompted_why
 from oncebox.inbox import Inbox
@@ -114,6 +114,7 @@ def _restore(
     if not as_json:
         _print(found)
     if not found:
+        note("no archived messages match")
         raise SystemExit(MISSING)
     count = sum(manifest.count for manifest in found)
     if options["dry_run"]:

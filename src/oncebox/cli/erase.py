@@ -69,5 +69,6 @@ def _print(erased: Erased, count: int, as_json: bool) -> None:
         return
     print_line(f"erased {counted(erased.done, 'message')}")
     if erased.left:
-        left = "unfinished, quarantined, in a replay or locked"
-        note(f"{counted(erased.left, 'message')} left: {left}", style="yellow")
+        left = f"{counted(erased.left, 'message')} left"
+        why = "unfinished, quarantined, in a replay or locked"
+        note(f"{left}: {why}: let them end, discard them, or try again", style="yellow")

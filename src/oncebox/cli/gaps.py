@@ -44,6 +44,7 @@ def gaps(
     if not as_json:
         _print(found)
     if skip and not found:
+        note(f"key {key!r} has no missing sequence number")
         raise SystemExit(MISSING)
     if skip and options["dry_run"]:
         if as_json:
@@ -66,7 +67,8 @@ def _skip(
     else:
         print_line(f"skipped {counted(len(skipped), 'gap')}")
     if left:
-        note("the key is locked, or the number has arrived: try again", style="yellow")
+        still = f"{counted(left, 'gap')} of key {key!r} left"
+        note(f"{still}: the key is locked, or a number has arrived; try again", style="yellow")
         raise SystemExit(PARTIAL)
 
 

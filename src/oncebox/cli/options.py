@@ -1,4 +1,4 @@
-"""The options of all commands: each is defined once, with one name, meaning and help text."""
+"""Options that several commands share; those of `run` and `worker` are in processes.py."""
 
 from __future__ import annotations
 

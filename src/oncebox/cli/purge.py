@@ -51,7 +51,8 @@ def purge(
 
 def _print_preview(limit: PurgeLimit, count: int) -> None:
     if not count:
-        print_line("no messages are older than the retention")
+        nothing = "no messages are older than the retention, counted from the last arrival"
+        print_line("no messages can be purged now" if limit.held_back_by else nothing)
         return
     before = text(limit.watermark)
     print_line(f"up to {counted(count, 'message')} from before {before}; unfinished ones are kept")

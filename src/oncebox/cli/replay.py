@@ -95,6 +95,7 @@ def _start(
         return
     _print_preview(inbox, preview, which, as_json=as_json)
     if not preview.count:
+        note("no messages match")
         raise SystemExit(MISSING)
     if name is None:
         raise click.UsageError("name the replay: oncebox replay APP NAME ...")

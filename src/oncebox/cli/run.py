@@ -59,7 +59,9 @@ def run(
     inbox = app.load()
     source = source_of(url)
     if source.features.single and count > 1:
-        raise ConfigurationError(f"{url} can be read by one process only: use --processes 1")
+        raise ConfigurationError(
+            f"{source.name} can be read by one process only: use --processes 1"
+        )
     workers = count if mode == "stored" else 1
     runs = "store messages" if mode == "stored" else "run handlers"
     intro = (

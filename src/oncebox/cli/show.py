@@ -76,7 +76,8 @@ def show(
         found = _merged(found, _entry_of_number(inbox, number, origin))
     if not found:
         what = f"number {number}" if named is None else repr(named)
-        raise NotFound(f"there is no message or dead letter {what} in this inbox")
+        of = "" if origin is None else f" of origin {origin!r}"
+        raise NotFound(f"there is no message or dead letter {what}{of} in this inbox")
     if len(found) > 1:
         _refuse(str(app), str(named), found)
     print_json(_document(found[0])) if as_json else _print(found[0])

@@ -60,12 +60,15 @@ def _failing_checks(found: Status) -> Iterator[str]:
     """Why the inbox is not healthy."""
     for worker in found.workers:
         if worker.is_overdue:
-            yield f"worker {worker.name} crashed, and no other took over"
+            heartbeat = f"last heartbeat {ago(worker.heartbeat_at)}"
+            hint = "no live worker took over: start one"
+            yield f"worker {worker.name} crashed or hangs ({heartbeat}), and {hint}"
     for partition in found.partitions:
         if partition.is_overdue:
-            yield f"the reader of partition {partition.partition} is overdue"
+            name = f"{partition.partition} of {partition.source}"
+            yield f"the reader of {name} is overdue: {partition.owner}"
     for outage in found.outages:
-        yield f"worker {outage.worker} cannot read {outage.source}"
+        yield f"worker {outage.worker} cannot read {outage.source}: {outage.why}"
     for group in found.dead:
         if group.keys:
             blocked = counted(group.keys, "key")

@@ -29,7 +29,7 @@ from oncebox.model.sequencing import A_MINUTE, Gaps, checked_gaps
 from oncebox.model.suggestions import checked_options
 from oncebox.operations.archive.location import with_checked_archive
 from oncebox.operations.archive.restore import Archives
-from oncebox.operations.dead_letter_hooks import checked_hooks
+from oncebox.operations.dead_letter_hooks import checked_on_dead
 from oncebox.operations.dead_letters import DeadLetters
 from oncebox.operations.gaps import KeyGaps
 from oncebox.operations.inspection import Messages, read_rates, read_status
@@ -74,11 +74,11 @@ class Inbox(Registration):
       driver), a psycopg pool, a SQLAlchemy Engine or AsyncEngine, or Django(alias).
     - `identity`: where the id, type and key of a delivery are; CloudEvents() by default.
     - `retry`: how often, and after which delay, a failed message runs again.
-    - `ordering`: strict: later messages of a key wait until an operator retries or discards a
-      dead letter of the key; skip_dead: they run. on() can say otherwise for a type.
+    - `ordering`: what a dead letter does to later messages of its key. strict: they wait until an
+      operator retries or discards it; skip_dead: they run. on() can set it per type.
     - `on_dead`: called for each dead letter: a function, "log", or an http(s) URL. May be a list.
-    - `unknown_type`: a type without a handler becomes a dead letter ("dead") or leaves no row
-      ("ignore").
+    - `unknown_type`: a message whose type has no handler becomes a dead letter ("dead") or leaves
+      no row ("ignore").
     - `retention`: how long finished messages are kept; None: forever. A duplicate that arrives
       later is quarantined (too_late) if the time of its production is known; if not, it runs again.
     - `gaps`: how long messages wait for a missing sequence number of their key.
@@ -136,7 +136,7 @@ class Inbox(Registration):
         )
         if connected.is_async is not None:
             self._registry.set_async(connected.is_async, "the database")
-        self._hooks = checked_hooks(on_dead)
+        self._on_dead = checked_on_dead(on_dead)
         channel = store.channel(name) if notify else None
         if notify and channel is None:
             raise ConfigurationError("notify=True needs PostgreSQL: SQLite has no notifications")
@@ -148,7 +148,7 @@ class Inbox(Registration):
             ordering=checked_ordering(ordering),
             random=random.Random().random,
             timeout=transaction_timeout.total_seconds(),
-            has_hooks=bool(self._hooks),
+            has_on_dead=bool(self._on_dead),
             channel=channel,
             slots=WorkerSlots(),
         )
@@ -157,7 +157,7 @@ class Inbox(Registration):
             connected.dialect,
             store,
             keep_payload=keep_payload,
-            has_hooks=bool(self._hooks),
+            has_on_dead=bool(self._on_dead),
             retry=self._retry,
         )
         self.archives = Archives(self._context)
@@ -199,7 +199,8 @@ class Inbox(Registration):
     def sql(self, *, claims_only: bool = False, grants_to: str | None = None) -> str:
         """The statements that migrate() executes, for review.
 
-        With `grants_to`, instead the GRANT statements for a role that does not own the tables.
+        With `grants_to`, returns the GRANT statements for that role instead; it does not own the
+        tables.
         """
         if grants_to is not None:
             return self._context.store.grants(grants_to, claims_only=claims_only)
@@ -252,11 +253,11 @@ class Inbox(Registration):
         """Claim a message in the caller's own transaction. Returns whether it is new.
 
         Properties: origin, type, version, key, payload, headers, produced_at, source, coordinates.
-        With a payload, the same id with another payload raises PayloadMismatch. A message older
-        than the purged ones raises TooLate. If it raises, nothing is stored. A rollback undoes the
-        claim; a concurrent claim of the same id waits until this transaction ends. Above READ
-        COMMITTED, claim() raises SnapshotRisk: pass accept_retries=True if you retry the
-        transaction after a serialization error.
+        Pass the payload to compare it: an id claimed before with another payload raises
+        PayloadMismatch. A message older than the purged ones raises TooLate. If claim() raises,
+        nothing is stored. A rollback undoes the claim; a concurrent claim of the same id waits
+        until this transaction ends. Above READ COMMITTED, claim() raises SnapshotRisk: pass
+        accept_retries=True if you retry the transaction after a serialization error.
         """
         return self._claims.claim(
             is_async, connection, id, properties, accept_retries=accept_retries
@@ -294,7 +295,8 @@ class Inbox(Registration):
     ) -> Steps[list[bool]]:
         """Claim many messages, given by id or as Message, in one round trip; see claim().
 
-        Messages with a content_hash are compared by it.
+        If a Message has a content_hash, an id claimed before with another hash raises
+        PayloadMismatch.
         """
         return self._claims.claim_many(
             is_async, connection, messages, accept_retries=accept_retries
@@ -322,7 +324,7 @@ class Inbox(Registration):
     # -- for workers ------------------------------------------------------------------------------
 
     def _maintenance(self, drain: Drain, *, once: bool = False) -> Maintenance:
-        parts: dict[str, Any] = {"hooks": self._hooks, "purge": self.purge}
+        parts: dict[str, Any] = {"on_dead": self._on_dead, "purge": self.purge}
         return worker_maintenance(self._context, drain.database, once=once, **parts)
 
     # -- lifecycle --------------------------------------------------------------------------------

@@ -105,11 +105,12 @@ class Registration:
         """Register a hook around each handler: a generator function of (tx) that yields once.
 
         The handler runs at the `yield`; its error is raised there. A hook may replace the error,
-        but not suppress it. What a hook writes belongs to the work of the message. The hook that is
-        registered first is the outermost. On PostgreSQL, the error of a pipelined statement may be
-        raised after the hook has ended, and the hook does not see it.
+        but not suppress it. What a hook writes is committed or rolled back together with the work
+        of the message. The hook that is registered first is the outermost. On PostgreSQL, the error
+        of a pipelined statement may be raised after the hook has ended, and the hook does not see
+        it.
         """
-        self._registry.add_hook(function)
+        self._registry.add_around(function)
         return function
 
     def upcast(self, type: str, *, from_version: int) -> Callable[[U], U]:

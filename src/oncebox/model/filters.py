@@ -24,7 +24,7 @@ REPLAYABLE = ("done", "discarded")
 
 
 class MessageFilter(TypedDict, total=False):
-    """Selects the messages that match everything that is given."""
+    """Selects messages, for replay and erase: everything that is given must match."""
 
     ids: Iterable[str] | None
     origin: str | None
@@ -38,7 +38,7 @@ class MessageFilter(TypedDict, total=False):
 
 
 class MessageSearch(TypedDict, total=False):
-    """Selects messages in any state: everything that is given must match."""
+    """Selects messages in any state, to find them: everything that is given must match."""
 
     ids: Iterable[str] | None
     origin: str | None
@@ -52,7 +52,7 @@ class MessageSearch(TypedDict, total=False):
     reason: str | None
     """Why it is dead or quarantined."""
     fingerprint: str | None
-    """The fingerprint of its error, or a prefix of it that only one fingerprint has."""
+    """The fingerprint of its error, or its first characters if no other fingerprint has them."""
 
 
 class DeadLetterFilter(TypedDict, total=False):
@@ -67,7 +67,7 @@ class DeadLetterFilter(TypedDict, total=False):
     message_id: str | Iterable[str] | None
     """The id of the message, or several ids."""
     fingerprint: str | None
-    """The fingerprint of the error, or a prefix of it that only one fingerprint has."""
+    """The fingerprint of its error, or its first characters if no other fingerprint has them."""
     since: datetime | None
     """Received at this time or later."""
     until: datetime | None

@@ -20,7 +20,7 @@ HeaderMap = Mapping[str, str | None]
 NO_HEADERS: Mapping[str, Any] = {}
 
 TOMBSTONE = b"null"
-"""The body of a delivery without one: a handler whose payload may be None gets None."""
+"""Replaces the body None (a Kafka tombstone): handlers whose payload may be None get None."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -37,8 +37,8 @@ class Delivery(msgspec.Struct, frozen=True):
     timestamp: datetime | None = None
     """The broker's time."""
     redelivered: bool = False
-    """True if the broker delivered it before. It may have crashed the process that got it then, so
-    it is stored and a worker runs it isolated. A duplicate does not run."""
+    """True if the broker delivered it before. That delivery may have crashed its process. So a new
+    message is stored, and a worker runs it isolated. A duplicate does not run."""
     receipt: Any = None
     """What the caller needs to ack this delivery; oncebox does not read it."""
     defect: str | None = None
@@ -69,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     epoch: str = ""
     """Separates two sequences of a key, if the producer restarts its sequence numbers."""
     replay: int = 0
-    """The id of the replay that runs it again; 0 if it runs because it arrived."""
+    """The id of the replay that runs it again; 0 if no replay runs it."""
 
 
 def content_hash(payload: bytes) -> bytes:

@@ -42,7 +42,7 @@ def lock_number(scope: str, key: str) -> int:
 
 
 def in_key_order(items: Iterable[T], key: Callable[[T], str | None]) -> list[T]:
-    """Sort by key and keep the arrival order within each: all batches lock rows in one order."""
+    """Sort by key; keep the arrival order within a key, so that all batches lock in one order."""
     return [item for _, item in sorted(((key(i) or "", i) for i in items), key=itemgetter(0))]
 
 

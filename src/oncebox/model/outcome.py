@@ -23,13 +23,14 @@ class Kind(StrEnum):
     """Stored. It waits for an unfinished message or dead letter of its key, or for missing sequence
     numbers."""
     stored = auto()
-    """Stored to run later: it was only received, or it has to run in isolation."""
+    """Stored to run later: receive() stored it; or it runs isolated, because it may crash its
+    process or its batch could not be committed; or lower sequence numbers of its key run first."""
     dead = auto()
     """It does not run again unless an operator retries it. Ordering.strict: it blocks its key."""
     quarantined = auto()
-    """It never ran: its id is missing or was used with another payload, it is too old to tell it
-    from a duplicate, or its sequence number is late or taken. It blocks no key. An operator retries
-    or discards it."""
+    """It never ran: its id is missing or was used with another payload, it is so old that it may be
+    a duplicate of a purged message, or its sequence number is late or taken. It blocks no key. An
+    operator retries or discards it."""
     ignored = auto()
     """Its type is ignored. Nothing was done."""
 
@@ -52,7 +53,7 @@ class Reason(StrEnum):
     crashed = auto()
     """Dead: its worker process crashed each time it ran."""
     transaction_lost = auto()
-    """Dead: its handler ended the transaction, so how much of its work is committed is unknown."""
+    """Dead: its handler ended the transaction; it is unknown how much of its work is committed."""
     missing_id = auto()
     """Quarantined: the id, or another field that identifies it, is missing or not valid."""
     payload_mismatch = auto()
@@ -62,7 +63,7 @@ class Reason(StrEnum):
     late_sequence = auto()
     """Quarantined: its sequence number was admitted or skipped before."""
     sequence_taken = auto()
-    """Quarantined: another message awaits its turn with the same sequence number."""
+    """Quarantined: a message that already waits has the same sequence number."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 from oncebox.errors import ConfigurationError
 
 RECENT = timedelta(minutes=5)
-"""The messages that arrived in this time show how old the messages still to be delivered are."""
+"""The age of messages that arrived within this time shows how old the next ones may be."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 

@@ -75,13 +75,13 @@ class SequenceState(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """The decision on the messages of a key that arrived together, by their places in the batch."""
+    """The decision on messages of one key that arrived together. A place is an index among them."""
 
     next: int | None
     late: Collection[int]
     """Places of messages whose numbers were admitted or skipped before."""
     taken: Collection[int]
-    """Places of messages whose numbers other waiting messages have."""
+    """Places of messages whose number another waiting message has."""
     early: Collection[int]
     """Places of messages that have to wait."""
     admitted: Sequence[int]

@@ -35,7 +35,7 @@ MAX_DURATION = 1.0
 """Seconds after which the hooks pause, so that messages can run."""
 
 
-def checked_hooks(on_dead: Any) -> list[Hook]:
+def checked_on_dead(on_dead: Any) -> list[Hook]:
     """The hooks that `on_dead` names, as functions. Raises ConfigurationError."""
     if on_dead is None:
         return []
@@ -60,12 +60,13 @@ def _checked(hook: Any) -> Hook:
 def log(letter: DeadLetter) -> None:
     """Log a dead letter, without its payload and the text of its error."""
     reports.logger.error(
-        "dead letter %d: message %r of type %r, key %r: %s",
+        "dead letter %d: message %r of type %r, key %r: %s; see `oncebox show APP --number %d`",
         letter.id,
         letter.message_id,
         letter.type,
         letter.key,
         letter.reason,
+        letter.id,
         extra={"oncebox_dead_letter": letter.id},
     )
 
@@ -142,9 +143,10 @@ class HookRunner:
                 yield self._call(hook, letter)
             except Exception as error:
                 reports.logger.warning(
-                    "%s: a hook failed for dead letter %d (%s); all its hooks are called again "
-                    "later",
+                    "%s: on_dead hook %s failed for dead letter %d (%s); all its hooks are called "
+                    "again in about a minute",
                     self._consumer,
+                    _name(hook),
                     letter.id,
                     reports.error_name(error),
                 )
@@ -155,6 +157,13 @@ class HookRunner:
         if not self._database.is_async or _is_async(hook):
             return partial(hook, letter)
         return partial(asyncio.to_thread, hook, letter)
+
+
+def _name(hook: Hook) -> str:
+    """The name of a hook, for the log. Never the URL of a webhook: it may contain a secret."""
+    if isinstance(hook, Webhook):
+        return "webhook"
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _is_async(hook: Hook) -> bool:

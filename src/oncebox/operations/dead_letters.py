@@ -34,7 +34,7 @@ CHUNK = 200
 """Dead letters per transaction. Each may lock a key, and the lock table of a server is limited."""
 
 LONGEST_KEY = 10_000
-"""The most further dead letters of the same keys in one transaction."""
+"""Limit for the additional dead letters of the same keys in one transaction."""
 
 
 class Acted(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ class DeadLetters:
         progress: Callable[[int], None] | None = None,
         **filter: Unpack[DeadLetterFilter],
     ) -> Steps[Acted]:
-        """Make dead letters pending: a worker runs them again, each as the first of its key.
+        """Make dead letters pending: a worker runs them before the waiting messages of their keys.
 
         `by` is the operator; the default is the user of this process. `progress` gets the number of
         dead letters done so far. Without ids or filters, pass `everything=True`.
@@ -244,8 +244,8 @@ class DeadLetters:
     def _item(self, letter: DeadLetter) -> Item | None:
         """The dead letter as a new delivery.
 
-        It gets the id that the identity rules find today, or an own id if its payload differs from
-        the claimed one.
+        It gets the id that the identity rules find today, or a new id, if its old id was claimed
+        with another payload.
         """
         delivery = Delivery(
             letter.payload, letter.headers, letter.key, letter.source, letter.coordinates
@@ -288,4 +288,7 @@ def _checked_ids(ids: Iterable[int]) -> list[int] | None:
 def _check_found(ids: Sequence[int], found: int) -> None:
     if ids and not found:
         numbers = ", ".join(map(str, ids))
-        raise NotFound(f"there is no dead letter {numbers} in this inbox")
+        raise NotFound(
+            f"there is no dead letter {numbers} in this inbox: it was retried or discarded, or "
+            "never existed"
+        )

@@ -46,8 +46,8 @@ class Erasing:
     ) -> Steps[Erased]:
         """Erase payload, headers and error texts of finished messages; their ids stay.
 
-        Messages are selected as for a replay, but without `state` in any state. Archived copies are
-        not erased.
+        The filters are those of a replay; without `state` they select messages in any state.
+        Archived copies are not erased.
         """
         audit = audit_entry("erase", by, why)
         checked = _checked(filter)
@@ -85,7 +85,10 @@ class Erasing:
         self, is_async: bool, filter: MessageFilter
     ) -> Steps[list[tuple[str | None, str, str]]]:
         if selects_everything(filter):
-            raise ConfigurationError("select the messages to erase: key=..., ids=..., ...")
+            raise ConfigurationError(
+                "erase() without a filter would erase every finished message: pass key=..., "
+                "ids=..., ..."
+            )
         found = yield from self._context.read(is_async, self._context.store.find_messages, filter)
         return [(key, origin, id) for key, origin, id, is_erasable in found if is_erasable]
 

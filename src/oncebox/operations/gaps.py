@@ -138,7 +138,7 @@ class GapSkipper:
         self._gaps = gaps
         self._next_check_at = 0.0
         self._clear_since: float | None = time.monotonic()
-        """Since when no partition lags behind, as far as this worker has seen; None: always."""
+        """No partition has lagged since this time, as far as this worker saw; None: do not wait."""
         self._logged: set[tuple[str, str, datetime]] = set()
         """Gaps that were logged as held, as long as they are held."""
 
@@ -208,7 +208,10 @@ class GapSkipper:
         if not (yield from self._try(skip)):
             return False
         reports.logger.warning(
-            "%s: skipped %s, which did not arrive", self._consumer, _described(gap, gap.lowest)
+            "%s: %s did not arrive within %g s: skipped, the later messages of the key run",
+            self._consumer,
+            _described(gap, gap.lowest),
+            age,
         )
         return True
 
@@ -221,7 +224,8 @@ class GapSkipper:
                 held.add(name)
             if why and name not in self._logged:
                 reports.logger.error(
-                    "%s: %s did not arrive, the key waits (%s); see `oncebox gaps`",
+                    "%s: %s did not arrive, the key waits (%s); skip it with `oncebox gaps APP "
+                    "--key KEY --skip`",
                     self._consumer,
                     _described(gap, gap.lowest),
                     why,

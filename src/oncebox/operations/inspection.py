@@ -48,10 +48,9 @@ class Messages(Erasing):
     ) -> Steps[list[MessageSummary]]:
         """Find the messages that arrived last, in order of arrival.
 
-        `since` and `until` are about when a message was received: a time, or for `since` how far
-        back to look, a day by default; None: all. With `after`, a seq, find instead the messages
-        whose seq is higher, beginning with the lowest. `fingerprint` may be the first characters
-        of one.
+        `since` and `until` limit when a message was received. `since` may also be how far back to
+        look; the default is a day, None means all. With `after`, a seq, it finds the messages with
+        a higher seq instead, lowest first. The first characters of a `fingerprint` suffice.
         """
         start = datetime.now(UTC) - since if isinstance(since, timedelta) else since
         search = checked_message_search(
@@ -81,7 +80,8 @@ class Messages(Erasing):
         """Everything about a message. Returns several if more than one origin uses the id."""
         found = yield from self._context.read(is_async, self._context.store.message, id, origin)
         if not found:
-            raise NotFound(f"there is no message {id!r} in this inbox")
+            of = "" if origin is None else f" of origin {origin!r}"
+            raise NotFound(f"there is no message {id!r}{of} in this inbox")
         return found
 
     get = sync_method(_get)

@@ -77,7 +77,10 @@ class Replays:
         audit = audit_entry("replay", by, why)
         checked = checked_message_filter(filter)
         if selects_everything(checked):
-            raise ConfigurationError("select the messages to replay: type=..., since=..., ...")
+            raise ConfigurationError(
+                "a replay without a filter would run every finished message again: pass type=..., "
+                "since=..., ..."
+            )
         started = yield from self._context.write(
             is_async,
             self._context.store.begin_replay,

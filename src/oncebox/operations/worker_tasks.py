@@ -17,7 +17,7 @@ def worker_maintenance(
     context: Context,
     database: Database,
     *,
-    hooks: Sequence[Hook],
+    on_dead: Sequence[Hook],
     purge: Purge,
     once: bool = False,
 ) -> Maintenance:
@@ -30,7 +30,7 @@ def worker_maintenance(
         if once:
             gaps.hurry()
         tasks.append(MaintenanceTask("gaps", gaps.step))
-    tasks.append(MaintenanceTask("hooks", HookRunner(*parts, hooks).step))
+    tasks.append(MaintenanceTask("hooks", HookRunner(*parts, on_dead).step))
     if not once:
         tasks.append(purge_task(purge, context, database))
     return Maintenance(context.consumer, tasks)

@@ -56,10 +56,10 @@ class CallerClaims:
         *,
         retry: Retry,
         keep_payload: bool,
-        has_hooks: bool,
+        has_on_dead: bool,
     ) -> None:
         self._retry = retry
-        self._has_hooks = has_hooks
+        self._has_on_dead = has_on_dead
         self._consumer = consumer
         self._dialect = dialect
         self._store = store
@@ -143,7 +143,9 @@ class CallerClaims:
             return
         outcome = _outcome(Kind.dead, arrival, error, attempts)
         entry = Entry(outcome, claims.seqs[0], ran=True)
-        yield from store.record(work, self._consumer, OWN_LOOP, [entry], has_hooks=self._has_hooks)
+        yield from store.record(
+            work, self._consumer, OWN_LOOP, [entry], has_on_dead=self._has_on_dead
+        )
 
     def claim_many(
         self,

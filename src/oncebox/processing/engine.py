@@ -38,7 +38,7 @@ class Engine(msgspec.Struct, frozen=True):
     random: Callable[[], float]
     timeout: float
     """Seconds after which the database ends a transaction."""
-    has_hooks: bool
+    has_on_dead: bool
     channel: str | None
     """The name under which stored messages are notified; None if they are not."""
     slots: WorkerSlots
@@ -112,6 +112,6 @@ class Engine(msgspec.Struct, frozen=True):
             context.keep_payload,
             self.timeout,
             context.gaps,
-            self.has_hooks,
+            self.has_on_dead,
             self.channel is not None,
         )

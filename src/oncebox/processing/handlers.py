@@ -155,7 +155,7 @@ class Registry:
         self._upcasters[type_, from_version] = function
         self._changed()
 
-    def add_hook(self, function: Function) -> None:
+    def add_around(self, function: Function) -> None:
         """Register a generator function that runs around each handler."""
         hook, is_async = hook_of(function)
         self.set_async(is_async, f"hook {name_of(function)}")

@@ -150,7 +150,7 @@ class InlineProcessing(msgspec.Struct, frozen=True):
         plan.make_all_dead(claimed, CommittedByHandler())
         if items:
             yield from store.record(
-                work, consumer, self.unit.worker, plan.entries, has_hooks=self.unit.has_hooks
+                work, consumer, self.unit.worker, plan.entries, has_on_dead=self.unit.has_on_dead
             )
         return dict(zip(items, plan.outcomes, strict=True))
 

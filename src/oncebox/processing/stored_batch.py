@@ -87,6 +87,6 @@ def _bury_vanished(
     for item in items:
         plan.make_dead(item, Reason.transaction_lost, CommittedByHandler())
     yield from unit.store.record(
-        work, unit.consumer, unit.worker, plan.entries, has_hooks=unit.has_hooks
+        work, unit.consumer, unit.worker, plan.entries, has_on_dead=unit.has_on_dead
     )
     return plan.outcomes

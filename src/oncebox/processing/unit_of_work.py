@@ -52,7 +52,7 @@ class Unit(msgspec.Struct, frozen=True):
     timeout: float
     """Seconds after which the database ends the transaction."""
     gaps: Gaps
-    has_hooks: bool
+    has_on_dead: bool
     """Whether dead letters are reported to on_dead hooks."""
     notify: bool
     """Whether listening workers are notified of stored messages."""
@@ -129,7 +129,7 @@ def record_and_commit(
             unit.consumer,
             unit.worker,
             plan.entries,
-            has_hooks=unit.has_hooks,
+            has_on_dead=unit.has_on_dead,
             notify=unit.notify,
         )
         plan.is_committing = True

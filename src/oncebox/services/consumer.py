@@ -38,8 +38,8 @@ EXTEND_EVERY = 5.0
 """Seconds between two extensions of the deliveries in flight during a database outage."""
 
 CRASHES = 3
-"""Crashes in a row during the conversion of a message after which it is quarantined. More than
-one, because the process may have ended for another reason."""
+"""How often in a row the conversion of a message may crash the process before it is quarantined.
+More than one, because the process may have ended for another reason."""
 
 
 class Consumer(Loop):
@@ -73,7 +73,7 @@ class Consumer(Loop):
         self._is_finished = False
         self._is_retention_compared = False
         self._is_outage_ended = False
-        """True once the database holds no outage of this worker, or of one that crashed."""
+        """True after outages of this worker and of crashed ones are removed from the database."""
 
     # -- the loop ---------------------------------------------------------------------------------
 

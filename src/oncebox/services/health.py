@@ -29,7 +29,7 @@ def serve_health(address: tuple[str, int] | None, supervisor: Supervisor) -> Ite
     except OSError as error:
         raise ConfigurationError(
             f"cannot serve health checks on {_url(address)}: {error.strerror or error}. Choose "
-            "another port with --health"
+            "another address with --health"
         ) from error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -193,6 +193,14 @@ class _Worker:
         if (code == 0 and self.task.may_finish) or code == MISUSED or not restart:
             self.finished = True
             self.verdict = code if code == MISUSED else 0
+            if code == MISUSED:
+                reports.logger.error(
+                    "%s (process %d) ended with exit code %d: its configuration is wrong, so all "
+                    "workers stop",
+                    self.task.name,
+                    pid,
+                    code,
+                )
             return
         pause = self._backoff.after(time.monotonic() - self._started_at)
         reports.logger.error(

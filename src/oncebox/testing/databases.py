@@ -24,9 +24,10 @@ OPERATIONS = ("archives", "dead_letters", "gaps", "messages", "purge", "replays"
 def use_database(inbox: Inbox, database: DatabaseTarget, **options: Any) -> Iterator[Inbox]:
     """Move an inbox to another database inside the block, with its handlers and options.
 
-    Every reference to the inbox sees the move. Options of Inbox, such as retry=, replace those of
-    the inbox. Handlers that are registered inside the block are removed at its end. Nothing is
-    migrated or closed: close the inbox before the end of the block.
+    The inbox object itself changes, so every module that imported it uses the other database.
+    Options of Inbox, such as retry=, replace those of the inbox. Handlers that are registered
+    inside the block are removed at its end. Nothing is migrated or closed: close the inbox before
+    the end of the block.
     """
     arguments: dict[str, Any] = {**inbox._arguments, **options, "database": database}
     moved = Inbox(**arguments)
@@ -54,7 +55,7 @@ class TemporaryDatabase:
     """
 
     url: str
-    """Where the inbox is inside the block."""
+    """The URL of the temporary database, set when the block begins."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class Draft:
         inner[path[-1]] = value
 
     def _document(self) -> dict[str, Any]:
-        """The fields of the body. The data becomes one of its own if the body is the data."""
+        """The fields of the body; if the body is the data, the fields of a copy of the data."""
         if self._fields is None:
             found = _builtins(self._data)
             if not isinstance(found, dict):

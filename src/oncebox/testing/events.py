@@ -1,4 +1,4 @@
-"""event(): a delivery that the identity of an inbox reads as the test wants it."""
+"""event(): builds a delivery from which the identity of an inbox reads the values of the test."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def event(
 
     Each value is written where the identity of the inbox reads it: a header, a field of the JSON
     body, the broker's key or the coordinates. `data` is what the handler gets: an object that
-    becomes JSON, or bytes. If the identity reads fields of the data, values that you do not pass
-    come from the data. An id that is nowhere is random. An id or key of several fields is a tuple.
-    `binary` writes the attributes of a CloudEvent as headers. Raises ConfigurationError if the
-    identity would read something else.
+    becomes JSON, or bytes. A value that you do not pass may be in the data, if the identity reads
+    fields of the data. Without any id, a random one is written. Pass an id or key of several fields
+    as a tuple. `binary` writes the attributes of a CloudEvent as headers. Raises ConfigurationError
+    if the identity would read something else.
     """
     rule = _identity_of(inbox)
     values = {
@@ -80,7 +80,7 @@ class _Request(msgspec.Struct, frozen=True):
     data: Any
     headers: Mapping[str, Any]
     prefix: str
-    """Of the headers of a CloudEvent in binary mode; empty in structured mode."""
+    """The prefix of the headers of a CloudEvent in binary mode; empty in structured mode."""
     arrival: dict[str, Any]
 
 

@@ -139,7 +139,7 @@ def test_a_quarantined_delivery_with_an_erased_id_is_counted(
 @pytest.mark.only(BOTH)
 def test_an_erasure_needs_a_filter(world: World, harness: ArchiveHarness) -> None:
     for which, complaint in (
-        ({}, "select the messages to erase"),
+        ({}, "without a filter would erase every finished message"),
         ({"ids": "x"}, "ids must be a list"),
         ({"kye": "k"}, "unknown filter 'kye'"),
         ({"key": "k", "why": ""}, "is missing: the audit log"),

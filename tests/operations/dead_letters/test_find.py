@@ -202,7 +202,7 @@ def test_an_action_needs_a_filter_and_a_reason(
         harness.dead(act, "1", why="because")
     with pytest.raises(ConfigurationError, match="id of a dead letter is an integer"):
         harness.dead(act, True, why="because")
-    with pytest.raises(NotFound, match="no dead letter 404"):
+    with pytest.raises(NotFound, match="no dead letter 404 in this inbox: it was retried"):
         harness.dead(act, 404, why="because")
     with pytest.raises(ConfigurationError, match="unknown filter"):
         harness.dead("find", topic="orders")

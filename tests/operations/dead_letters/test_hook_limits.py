@@ -8,7 +8,7 @@ import pytest
 
 from oncebox import Inbox
 from oncebox.errors import ConfigurationError
-from oncebox.operations.dead_letter_hooks import Webhook, checked_hooks, log
+from oncebox.operations.dead_letter_hooks import Webhook, checked_on_dead, log
 
 
 def tell(letter: Any) -> None: ...
@@ -18,11 +18,11 @@ async def tell_later(letter: Any) -> None: ...
 
 
 def test_hooks_are_any_callable() -> None:
-    assert checked_hooks(None) == []
-    assert checked_hooks(tell) == [tell]
-    assert checked_hooks("log") == [log]
-    assert checked_hooks((tell, "log", tell_later)) == [tell, log, tell_later]
-    (webhook,) = checked_hooks("https://example.com/dead?x=1")
+    assert checked_on_dead(None) == []
+    assert checked_on_dead(tell) == [tell]
+    assert checked_on_dead("log") == [log]
+    assert checked_on_dead((tell, "log", tell_later)) == [tell, log, tell_later]
+    (webhook,) = checked_on_dead("https://example.com/dead?x=1")
     assert isinstance(webhook, Webhook)
 
 

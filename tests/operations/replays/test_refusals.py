@@ -15,7 +15,7 @@ from support.worlds import BOTH, World, order
 
 pytestmark = pytest.mark.only(BOTH)
 REFUSED = pytest.mark.only(("sqlite3", "psycopg-async"))
-WHICH = "select the messages to replay"
+WHICH = "a replay without a filter would run every finished message again"
 FINISHED = "state must be done or discarded"
 
 

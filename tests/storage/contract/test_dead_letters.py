@@ -134,7 +134,7 @@ def test_dead_letters_are_found_in_pages(harness: StoreHarness) -> None:
 
 def test_a_dead_letter_is_leased_until_its_hooks_were_notified(harness: StoreHarness) -> None:
     dead = [entry(Kind.dead, str(n), n, reason=Reason.rejected) for n in range(3)]
-    harness.record(*dead, has_hooks=True)
+    harness.record(*dead, has_on_dead=True)
     harness.record(entry(Kind.dead, "quiet", 9, reason=Reason.rejected))
     leased = harness.call("lease_unnotified", "c", limit=2, lease=60)
     rest = harness.call("lease_unnotified", "c", limit=2, lease=0)
@@ -155,7 +155,7 @@ def test_hooks_have_work_while_a_dead_letter_is_neither_leased_nor_notified(
 ) -> None:
     harness.record(entry(Kind.dead, "quiet", 1, reason=Reason.rejected))
     assert harness.call("has_unnotified", "c") is False
-    harness.record(entry(Kind.dead, "a", 2, reason=Reason.rejected), has_hooks=True)
+    harness.record(entry(Kind.dead, "a", 2, reason=Reason.rejected), has_on_dead=True)
     assert harness.call("has_unnotified", "c") is True
     assert harness.call("has_unnotified", "other") is False
     harness.call("lease_unnotified", "c", limit=9, lease=60)

@@ -50,8 +50,12 @@ class Fetching:
                     partition.is_validated = True
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError._STATE:
-                        text = f"{partition.name}: {error_text(error.args[0])}"
-                        self._session.log.warn("seek", text)
+                        text = error_text(error.args[0])
+                        self._session.log.warn(
+                            "seek",
+                            f"{partition.name}: cannot validate the start offset, trying again: "
+                            f"{text}",
+                        )
 
     def set_paused(self, paused: bool) -> None:
         """Pause or resume all partitions that can be read."""

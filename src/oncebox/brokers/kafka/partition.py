@@ -85,7 +85,8 @@ class Partition:
         if start.skipped:
             logger.error(
                 "%s: up to %s messages were deleted before they were read: the position is %s, "
-                "but the log begins at offset %s",
+                "but the log begins at offset %s; a longer retention of the topic (retention.ms, "
+                "retention.bytes) prevents this",
                 self.name,
                 f"{start.skipped:,}",
                 f"{position.next:,}",

@@ -136,7 +136,8 @@ class Poller:
             self._warned_of = in_flight
             logger.warning(
                 "%s: a batch of %s has been in flight for %.0f seconds (max.poll.interval.ms): its "
-                "handlers are slow, or hang. The partition stays assigned meanwhile",
+                "handlers are slow or hang, or the database does not answer. The partition stays "
+                "assigned; if handlers are slow, use a smaller --batch",
                 self._session.name,
                 name,
                 seconds,
@@ -160,7 +161,8 @@ class Poller:
     def _on_error(self, error: KafkaError) -> None:
         text = error_text(error)
         if is_fatal(error):
-            self._assignment.fail(OnceboxError(f"{self._session.name}: {text}"))
+            name = self._session.name
+            self._assignment.fail(OnceboxError(f"{name}: the Kafka client cannot continue: {text}"))
         self._session.availability.failed(text)
         if error.code() in ACCESS_ERRORS:
             self._session.availability.refused(text)
@@ -184,4 +186,7 @@ def _client(settings: dict[str, Any]) -> Consumer:
     try:
         return Consumer(settings, logger=logger.getChild("librdkafka"))
     except KafkaException as error:
-        raise ConfigurationError(f"librdkafka: {error_text(error.args[0])}") from None
+        text = error_text(error.args[0])
+        raise ConfigurationError(
+            f"the Kafka client refuses a setting (from the URL or ONCEBOX_KAFKA_*): {text}"
+        ) from None

@@ -60,7 +60,11 @@ class Rebalance:
                 self._session.rejoin.succeeded()
         elif not self._assignment.is_closing:
             names = ", ".join(p.name for p in idle)
-            self._session.log.warn("assign", f"cannot read {names} now; trying again")
+            self._session.log.warn(
+                "assign",
+                f"cannot read {names} now: a partition has no leader, brokers or the database do "
+                "not answer, or handlers are slow; trying again",
+            )
             self._session.rejoin.request()
 
     def _find_facts(self, client: Consumer, partitions: list[Partition]) -> bool:
@@ -124,8 +128,11 @@ class Rebalance:
         partitions = self._assignment.revoke(_names(revoked))
         is_released = self._wait(lambda: all(p.position is None for p in partitions))
         if not is_released and not self._assignment.is_closing:
+            names = ", ".join(p.name for p in partitions if p.position is not None)
             self._session.log.warn(
-                "revoke", "a batch was not finished in time; its partition goes to another worker"
+                "revoke",
+                f"a batch of {names} was not finished within {self._timeout:.0f} s; its commit is "
+                "refused once another worker reads the partition",
             )
         self._fetching.store_offsets()  # librdkafka commits them with the revocation
         self._assignment.remove(partitions)
@@ -134,7 +141,7 @@ class Rebalance:
     def on_lost(self, client: Consumer, lost: list[TopicPartition]) -> None:
         partitions = self._assignment.revoke(_names(lost))
         self._assignment.remove(partitions)
-        self._log("lost, to its group or with the topic,", partitions)
+        self._log("lost (the session in the group expired, or the topic was deleted):", partitions)
 
     def _log(self, event: str, partitions: Iterable[Partition]) -> None:
         if names := ", ".join(sorted(partition.name for partition in partitions)):

@@ -45,7 +45,7 @@ Key = str | Selector | tuple[str | Selector, ...] | list[str | Selector]
 class Identity:
     """An identity composed of selectors, for cases that the ready-made identities do not cover.
 
-    A property given as str names a JSON field, or a header in `Headers`. A property given as
+    A property that is a str names a JSON field, or a header in `Headers`. A property that is a
     function takes the envelope of a delivery and returns the value:
     `id=lambda envelope: envelope.header("x-id")`.
     `id`, `origin`, `type` and `version` select these properties of the message.

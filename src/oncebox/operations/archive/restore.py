@@ -132,7 +132,8 @@ class Archives:
         )
         found = within(everything, **times)
         if not found:
-            raise NotFound("the archive has no file with messages of this time")
+            first, last = since or "the beginning", until or "now"
+            raise NotFound(f"the archive has no file with messages from {first} to {last}")
         # New seqs begin after all archived ones, because more files may be restored later.
         last_seq = max(manifest.last_seq for manifest in everything)
         database = yield from self._context.open(is_async)

@@ -130,14 +130,14 @@ class ClaimStore(Protocol):
         worker: str,
         entries: Sequence[Entry],
         *,
-        has_hooks: bool = False,
+        has_on_dead: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
         """Record pending messages, dead letters, quarantine, attempts and counters.
 
         For messages that had been stored, it first locks the keys that become blocked or free. Then
-        it blocks or releases the messages behind them. `has_hooks`: on_dead hooks are to be called
-        for dead letters. `notify`: wake workers that listen for ready messages.
+        it blocks or releases the messages behind them. `has_on_dead`: on_dead hooks are to be
+        called for dead letters. `notify`: wake workers that listen for ready messages.
         """
         ...
 

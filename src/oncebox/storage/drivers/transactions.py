@@ -28,7 +28,7 @@ from oncebox.storage.steps import Steps
 
 T = TypeVar("T")
 
-NOT_KNOWN_COMMITTED = "it is not known to be committed, so do not ack"
+NOT_KNOWN_COMMITTED = "the commit is not confirmed, so do not ack"
 """Ends the text of DatabaseUnavailable."""
 
 RETRY_DELAYS = (0.05, 0.2, 0.8, 3.2)

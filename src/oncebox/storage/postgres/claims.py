@@ -219,10 +219,10 @@ class PostgresClaims(SqlSchema):
         worker: str,
         entries: Sequence[Entry],
         *,
-        has_hooks: bool = False,
+        has_on_dead: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
-        context = {"consumer": consumer, "worker": worker, "has_hooks": has_hooks}
+        context = {"consumer": consumer, "worker": worker, "has_on_dead": has_on_dead}
         left = rows.to_store(entries)
         if left:
             yield from self._record(connection, context, left)

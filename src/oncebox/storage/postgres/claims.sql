@@ -64,7 +64,7 @@ INSERT INTO {dead_letter} (consumer, state, reason, seq, origin, message_id, typ
 SELECT :consumer, state, reason, seq, origin, message_id, type, version, key, blocks_key,
        payload, content_hash, headers::json, source, coordinates, occurred_at, attempts,
        crashes, replay, error, fingerprint, sighting,
-       CASE WHEN :has_hooks::boolean THEN clock_timestamp() END
+       CASE WHEN :has_on_dead::boolean THEN clock_timestamp() END
 FROM unnest(:state::text[], :reason::text[], :seq::bigint[], :origin::text[], :message_id::text[],
             :type::text[], :version::integer[], :key::text[], :blocks_key::boolean[], :payload::bytea[],
             :content_hash::bytea[], :headers::text[], :source::text[], :coordinates::text[],

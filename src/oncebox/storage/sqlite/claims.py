@@ -187,7 +187,7 @@ class SqliteClaims(SqlSchema):
         worker: str,
         entries: Sequence[Entry],
         *,
-        has_hooks: bool = False,
+        has_on_dead: bool = False,
         notify: bool = False,
     ) -> Steps[None]:
         at = now()
@@ -196,7 +196,7 @@ class SqliteClaims(SqlSchema):
             "worker": worker,
             "ended_at": at,
             "dead_at": at,
-            "notify_at": at if has_hooks else None,
+            "notify_at": at if has_on_dead else None,
         }
         left = rows.to_store(entries)
         for name, table in (

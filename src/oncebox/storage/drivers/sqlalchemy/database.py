@@ -94,7 +94,7 @@ class SqlAlchemyDatabase:
             raise
 
     def _detect_pooler(self, work: SqlAlchemyWork) -> Steps[None]:
-        """Find out whether connections may prepare statements; replace this one if it must not."""
+        """Find out whether connections may prepare statements; reconnect if this one differs."""
         probe = SqlAlchemyWork()
         probe.attach(lambda: work.connection)
         found = yield from pooler.may_prepare(
