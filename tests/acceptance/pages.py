@@ -18,6 +18,7 @@ from support.markdown import ROOT, Block, blocks
 
 FOLLOWED = (
     "README.md",
+    "docs/django.md",
     "docs/kafka.md",
     "docs/own-loop.md",
     "docs/quickstart.md",
@@ -59,7 +60,9 @@ class Page:
         script = ["set -e", "trap 'jobs -p | xargs -r kill' EXIT"]
         for block in self.blocks:
             if block.language == "python":
-                (folder / _file_name(block)).write_text(block.text)
+                file = folder / _file_name(block)
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(block.text)
             elif block.language == "sh":
                 script += [f"echo '==== {block.line}'", block.text]
         shell = subprocess.Popen(
@@ -101,7 +104,7 @@ def _end(shell: subprocess.Popen[str]) -> None:
 
 
 def _file_name(block: Block) -> str:
-    named = re.match(r"# (\w+\.py)\n", block.text)
+    named = re.match(r"# ((?:\w+/)?\w+\.py)\n", block.text)
     assert named, f"line {block.line}: a Python block begins with the name of its file"
     return named[1]
 

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.crash]
 
 OUTPUTS = {
     "README.md": 2,
+    "docs/django.md": 2,
     "docs/own-loop.md": 3,
     "docs/quickstart.md": 8,
     "docs/replay.md": 1,
