@@ -129,3 +129,20 @@ def test_an_empty_batch_touches_nothing() -> None:
     inbox = Inbox("billing", "postgresql://unknown@127.0.0.1:1/nothing")
     inbox.on("order")(lambda payload: None)
     assert inbox.process([]) == []
+
+
+def test_an_option_of_a_policy_is_explained() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Inbox("billing", URL, max_attempts=3)  # type: ignore[call-arg]
+    text = "unknown option 'max_attempts', write retry=Retry(max_attempts=3)"
+    assert str(caught.value) == text
+    with pytest.raises(ConfigurationError, match=r"write retention=Retention\(days=3\)"):
+        Inbox("billing", URL, days=3)  # type: ignore[call-arg]
+
+
+def test_an_unknown_option_of_a_handler_is_refused_with_a_suggestion() -> None:
+    inbox: Any = Inbox("billing", URL)
+    with pytest.raises(ConfigurationError, match="unknown option 'retries', did you mean 'retry'"):
+        inbox.on("order", retries=3)
+    with pytest.raises(ConfigurationError, match=r"write retry=Retry\(max_attempts=3\)"):
+        inbox.on("order", max_attempts=3)
