@@ -270,3 +270,27 @@ def test_an_async_pool_that_is_not_open_is_explained(world: World) -> None:
 
     with pytest.raises(ConfigurationError, match=r"call await pool\.open\(\) first"):
         world.run(use())
+
+
+@pytest.mark.only(("sqlite3", "psycopg", "aiosqlite", "psycopg-async"))
+def test_the_wrong_close_is_explained(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    world.process(inbox, [order("a")])
+    if world.is_async:
+        with pytest.raises(ConfigurationError, match=r"async: call await inbox\.aclose\(\)"):
+            inbox.close()
+    else:
+        with pytest.raises(ConfigurationError, match=r"sync: call inbox\.close\(\)"):
+            asyncio.run(inbox.aclose())
+    assert world.kinds(inbox, [order("b")]) == ["done"]
+
+
+@pytest.mark.only(("psycopg-async",))
+def test_an_inbox_cannot_be_closed_in_another_event_loop(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    assert world.kinds(inbox, [order("a")]) == ["done"]
+    with pytest.raises(ConfigurationError, match="another event loop: close it in that one"):
+        asyncio.run(inbox.aclose())
+    world.run(inbox.aclose())
