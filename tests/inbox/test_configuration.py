@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from oncebox import CloudEvents, Inbox, Ordering
+from oncebox import CloudEvents, Consumer, Inbox, Ordering, Worker
+from oncebox.brokers.memory import MemorySource
 from oncebox.errors import ConfigurationError, HandlerError, OnceboxError
 from support.worlds import order
 
@@ -108,8 +110,41 @@ def test_handlers_are_sync_or_async_as_the_database_is() -> None:
 def test_processing_is_sync_or_async_as_the_handlers_are() -> None:
     inbox = Inbox("billing", URL)
     inbox.on("order")(lambda payload: None)
-    with pytest.raises(HandlerError, match=r"aprocess\(\) is async, but handler .* is sync"):
+    with pytest.raises(HandlerError, match=r"handler .* is sync: call inbox\.process\(\)"):
         asyncio.run(inbox.aprocess([order("a")]))
+
+
+async def asynchronous(payload: dict[str, Any]) -> None: ...
+
+
+SYNC_CALLS: list[tuple[str, Callable[[Inbox], object]]] = [
+    ("await inbox.aprocess()", lambda inbox: inbox.process([order("a")])),
+    ("await inbox.areceive()", lambda inbox: inbox.receive([order("a")])),
+    ("await inbox.adrain()", lambda inbox: inbox.drain()),
+    ("await Worker(inbox).arun()", lambda inbox: Worker(inbox).run()),
+    (
+        "await Consumer(inbox, source).arun()",
+        lambda inbox: Consumer(inbox, MemorySource([])).run(),
+    ),
+]
+
+
+@pytest.mark.parametrize(("right", "call"), SYNC_CALLS)
+def test_a_sync_call_of_an_async_inbox_names_the_right_call(
+    right: str, call: Callable[[Inbox], object]
+) -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(asynchronous)
+    with pytest.raises(HandlerError) as caught:
+        call(inbox)
+    assert str(caught.value) == f"handler asynchronous is async: call {right}"
+
+
+def test_an_async_inbox_refuses_a_sync_with_block() -> None:
+    inbox = Inbox("billing", URL)
+    inbox.on("order")(asynchronous)
+    with pytest.raises(ConfigurationError, match="is async: use async with"), inbox:
+        pytest.fail("entered")
 
 
 def test_an_inbox_without_handlers_does_not_process() -> None:
@@ -129,3 +164,20 @@ def test_an_empty_batch_touches_nothing() -> None:
     inbox = Inbox("billing", "postgresql://unknown@127.0.0.1:1/nothing")
     inbox.on("order")(lambda payload: None)
     assert inbox.process([]) == []
+
+
+def test_an_option_of_a_policy_is_explained() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Inbox("billing", URL, max_attempts=3)  # type: ignore[call-arg]
+    text = "unknown option 'max_attempts', write retry=Retry(max_attempts=3)"
+    assert str(caught.value) == text
+    with pytest.raises(ConfigurationError, match=r"write retention=Retention\(days=3\)"):
+        Inbox("billing", URL, days=3)  # type: ignore[call-arg]
+
+
+def test_an_unknown_option_of_a_handler_is_refused_with_a_suggestion() -> None:
+    inbox: Any = Inbox("billing", URL)
+    with pytest.raises(ConfigurationError, match="unknown option 'retries', did you mean 'retry'"):
+        inbox.on("order", retries=3)
+    with pytest.raises(ConfigurationError, match=r"write retry=Retry\(max_attempts=3\)"):
+        inbox.on("order", max_attempts=3)

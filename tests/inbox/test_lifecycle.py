@@ -12,7 +12,7 @@ import psycopg_pool
 import pytest
 
 from oncebox import Inbox
-from oncebox.errors import DatabaseUnavailable, ForkedInbox
+from oncebox.errors import ConfigurationError, DatabaseUnavailable, ForkedInbox
 from support.worlds import World, order, write_effect
 
 
@@ -245,3 +245,52 @@ def test_the_core_imports_without_any_driver() -> None:
         "sqlalchemy is not installed: pip install 'oncebox[sqlalchemy]'",
         "django is not installed: pip install 'oncebox[django]'",
     ]
+
+
+@pytest.mark.only(("psycopg",))
+def test_a_pool_that_is_not_open_is_explained(world: World) -> None:
+    pool = psycopg_pool.ConnectionPool(world.url, min_size=1, open=False)
+    inbox = Inbox("billing", pool)
+    inbox.on("order")(lambda payload: None)
+    text = r"the psycopg pool is not open: call pool\.open\(\) first"
+    with pytest.raises(ConfigurationError, match=text):
+        inbox.process([order("a")])
+    with pytest.raises(ConfigurationError, match=text):
+        inbox.migrate()
+    with pool:
+        inbox.migrate()
+        assert inbox.process([order("a")])[0].kind == "done"
+
+
+@pytest.mark.only(("psycopg-async",))
+def test_an_async_pool_that_is_not_open_is_explained(world: World) -> None:
+    async def use() -> None:
+        pool = psycopg_pool.AsyncConnectionPool(world.url, open=False)
+        await Inbox("billing", pool).amigrate()
+
+    with pytest.raises(ConfigurationError, match=r"call await pool\.open\(\) first"):
+        world.run(use())
+
+
+@pytest.mark.only(("sqlite3", "psycopg", "aiosqlite", "psycopg-async"))
+def test_the_wrong_close_is_explained(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    world.process(inbox, [order("a")])
+    if world.is_async:
+        with pytest.raises(ConfigurationError, match=r"async: call await inbox\.aclose\(\)"):
+            inbox.close()
+    else:
+        with pytest.raises(ConfigurationError, match=r"sync: call inbox\.close\(\)"):
+            asyncio.run(inbox.aclose())
+    assert world.kinds(inbox, [order("b")]) == ["done"]
+
+
+@pytest.mark.only(("psycopg-async",))
+def test_an_inbox_cannot_be_closed_in_another_event_loop(world: World) -> None:
+    inbox = world.inbox()
+    world.on(inbox, "order", write_effect)
+    assert world.kinds(inbox, [order("a")]) == ["done"]
+    with pytest.raises(ConfigurationError, match="another event loop: close it in that one"):
+        asyncio.run(inbox.aclose())
+    world.run(inbox.aclose())

@@ -103,8 +103,11 @@ def test_ids_that_differ_in_case_or_spaces_are_different(caller: Caller) -> None
 @pytest.mark.only(BOTH)
 @pytest.mark.parametrize("id", ["", "x" * 256, "a\0b", "\ud800", None])
 def test_an_id_that_cannot_be_one_is_refused(caller: Caller, id: Any) -> None:
-    with pytest.raises(MissingId):
+    with pytest.raises(MissingId) as caught:
         caller.claim(id)
+    assert "identity=" not in str(caught.value)
+    if not id:
+        assert str(caught.value) == "the id is empty"
 
 
 def test_a_uuid_is_an_id(caller: Caller) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from oncebox import Kind, Reason
-from oncebox.errors import ConfigurationError
+from oncebox.errors import ConfigurationError, OnceboxError
 from support.transactions import assert_only_bad_fails, enforce_foreign_keys, good_and_bad
 from support.worlds import ALL, BOTH, ON_POSTGRES, ORM_FREE, SQLALCHEMY, World, order, write_effect
 
@@ -368,3 +368,28 @@ def test_sequence_numbers_follow_arrival_and_not_ids(world: World) -> None:
     world.process(inbox, [order(id) for id in ("c", "a", "b")])
     rows = world.query("SELECT message_id FROM oncebox_inbox ORDER BY seq")
     assert rows == [("c",), ("a",), ("b",)]
+
+
+@pytest.mark.only(("sqlite3", "psycopg", "aiosqlite"))
+@pytest.mark.parametrize(
+    ("use", "help"),
+    [
+        (lambda tx, result: tx.commit(), "oncebox commits after the handler returns; to roll back"),
+        (lambda tx, result: tx.rollback(), "oncebox commits after the handler returns; to roll"),
+        (lambda tx, result: tx.fetchone(), r"use \.rows\(\) or \.one\(\)"),
+        (lambda tx, result: result.fetchone(), r"use \.rows\(\) or \.one\(\)"),
+        (lambda tx, result: list(result), r"not iterable: use \.rows\(\) or \.one\(\)"),
+    ],
+)
+def test_a_method_of_drivers_names_what_to_use(world: World, use: Any, help: str) -> None:
+    def handler(payload: dict[str, Any], tx: Any) -> Any:
+        result = yield tx.execute("SELECT 1")
+        with pytest.raises((AttributeError, OnceboxError), match=help):
+            use(tx, result)
+        with pytest.raises(AttributeError, match="object has no attribute 'other'"):
+            tx.other()
+        assert not hasattr(tx, "commit")
+
+    inbox = world.inbox()
+    world.on(inbox, "order", handler)
+    assert world.kinds(inbox, [order("a")]) == ["done"]

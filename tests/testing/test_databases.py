@@ -33,6 +33,7 @@ from oncebox.testing import (
     event,
     use_database,
 )
+from support.django_settings import add_database
 
 INSERT = "insert into invoices values (:id)"
 TABLE = "create table invoices (id text)"
@@ -344,3 +345,17 @@ def test_async_handlers_cannot_move_to_a_sync_database(application: Inbox) -> No
         use_database(application, database),
     ):
         pytest.fail("entered")
+
+
+def test_an_inbox_on_django_is_refused() -> None:
+    django = pytest.importorskip("oncebox.storage.drivers.django.database").DjangoDatabase
+    alias, remove = add_database("sqlite:///:memory:")
+    inbox = Inbox("billing", django(alias))
+    with (
+        pytest.raises(ConfigurationError, match=r"uses Django\(\): use django\.test\.TestCase"),
+        TemporaryDatabase(inbox),
+    ):
+        pytest.fail("entered")
+    with use_database(Inbox("billing", "sqlite:///x.db"), django(alias)):
+        pass
+    remove()

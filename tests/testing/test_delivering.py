@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncebox import Inbox
+from oncebox.errors import ConfigurationError
 from oncebox.model.message import Delivery
 from oncebox.model.outcome import Kind, Outcome
-from oncebox.testing import assert_kinds, disturbed
+from oncebox.testing import adeliver, assert_kinds, deliver, disturbed
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -99,3 +103,11 @@ def test_kinds_that_were_not_named_do_not_pass() -> None:
 def test_a_misspelled_kind_is_named() -> None:
     with pytest.raises(AssertionError, match="unknown kinds of outcome: doen, parkd"):
         assert_kinds([], parkd=1, doen=1)
+
+
+def test_a_list_of_deliveries_is_explained() -> None:
+    inbox: Any = Inbox("billing", "sqlite:///x.db")
+    with pytest.raises(ConfigurationError, match=r": deliver\(inbox, \*deliveries\)"):
+        deliver(inbox, [Delivery(b"1")])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r": adeliver\(inbox, \*deliveries\)"):
+        asyncio.run(adeliver(inbox, [Delivery(b"1")]))  # type: ignore[arg-type]

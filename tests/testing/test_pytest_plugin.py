@@ -71,3 +71,24 @@ def test_the_helpers_work_without_pytest() -> None:
         "import sys; sys.modules['pytest'] = None; import oncebox.testing as t; t.event; t.deliver"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+WRONG = """
+from billing import inbox
+
+def test_not_called(temporary_database):
+    with temporary_database as database:
+        pass
+
+def test_not_entered(temporary_database):
+    temporary_database(inbox)
+"""
+
+
+def test_a_wrong_use_of_the_fixture_is_explained(project: Path) -> None:
+    (project / "test_billing.py").write_text(WRONG)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    output = subprocess.run(command, cwd=project, capture_output=True, text=True).stdout
+    assert "1 failed, 1 passed, 1 error" in output
+    assert "temporary_database is not called: write `with temporary_database(inbox)" in output
+    assert "without `with` does nothing" in output

@@ -331,12 +331,14 @@ class Inbox(Registration):
 
     def _close(self, is_async: bool) -> Steps[None]:
         """Close the connections that this inbox opened. It may be used again afterwards."""
-        return self._engine.connection.close()
+        return self._engine.connection.close(is_async)
 
     close = sync_method(_close)
     aclose = async_method(_close)
 
     def __enter__(self) -> Self:
+        if self.is_async:
+            raise ConfigurationError("this inbox is async: use async with")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 from oncebox.errors import HandlerError
 from oncebox.model.ordering import Ordering
 from oncebox.model.retry import Retry
+from oncebox.model.suggestions import checked_options
 from oncebox.processing.handlers import Registry
 from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
 
@@ -77,6 +78,7 @@ class Registration:
         ordering: Ordering | None = None,
     ) -> Callable[[F], F]: ...
 
+    @checked_options
     def on(
         self,
         type: str,

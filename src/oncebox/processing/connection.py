@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import os
 import threading
@@ -25,6 +26,8 @@ class InboxDatabase:
         self._store = store
         self._check = check
         self._opened_by = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which it was opened; None for a sync inbox."""
         self._ready = False
         self._lock = threading.Lock()
 
@@ -37,6 +40,7 @@ class InboxDatabase:
             if self.current is None:
                 self.current = self.target.make(is_async)
                 self._opened_by = os.getpid()
+                self._loop = asyncio.get_running_loop() if is_async else None
             elif self._opened_by != os.getpid():
                 raise ForkedInbox
             database = self.current
@@ -75,12 +79,34 @@ class InboxDatabase:
             raise ConfigurationError("this inbox is sync: call inbox.migrate()")
         return self.target.make(is_async)
 
-    def close(self) -> Steps[None]:
-        """Close the connections that this process opened."""
+    def close(self, is_async: bool) -> Steps[None]:
+        """Close the connections that this process opened.
+
+        Raises ConfigurationError if a sync call meets an async database, or the reverse.
+        """
         with self._lock:
-            database, self.current, self._ready = self.current, None, False
-        if database is not None and self._opened_by == os.getpid():
+            database = self.current
+            is_ours = self._opened_by == os.getpid()
+            if database is not None and is_ours and database.is_async is not is_async:
+                raise ConfigurationError(
+                    "this inbox is async: call await inbox.aclose()"
+                    if database.is_async
+                    else "this inbox is sync: call inbox.close()"
+                )
+            self.current, self._ready = None, False
+        if database is not None and is_ours:
+            yield from self._close(database)
+
+    def _close(self, database: Database) -> Steps[None]:
+        """Close a database. Explain the error if that needs the event loop that opened it."""
+        try:
             yield from database.close()
+        except Exception as error:
+            if self._loop is None or self._loop is asyncio.get_running_loop():
+                raise
+            raise ConfigurationError(
+                "the inbox was opened in another event loop: close it in that one"
+            ) from error
 
 
 class WorkerSlots:

@@ -19,6 +19,7 @@ from oncebox.processing.handlers import Registry
 from oncebox.processing.inline import InlineProcessing
 from oncebox.processing.observer import Observer
 from oncebox.processing.routing import read_deliveries
+from oncebox.processing.running_handlers import RunningHandlers
 from oncebox.processing.stored_batch import WorkerContext
 from oncebox.processing.unit_of_work import Unit
 from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
@@ -42,6 +43,7 @@ class Engine(msgspec.Struct, frozen=True):
     channel: str | None
     """The name under which stored messages are notified; None if they are not."""
     slots: WorkerSlots
+    running: RunningHandlers = msgspec.field(default_factory=RunningHandlers)
 
     def process(
         self,
@@ -52,7 +54,7 @@ class Engine(msgspec.Struct, frozen=True):
         advance: Advance | None = None,
     ) -> Steps[list[Outcome]]:
         """Process deliveries, or receive them for a worker. `advance` moves a source's position."""
-        self._check_use(is_async, "receive()" if receiving else "process()")
+        self._check_use(is_async, "inbox", "receive()" if receiving else "process()")
         batch = checked_deliveries(deliveries)
         if not batch:
             return []
@@ -66,9 +68,11 @@ class Engine(msgspec.Struct, frozen=True):
         finally:
             self.slots.release(slot)
 
-    def drain(self, is_async: bool, worker: WorkerInfo) -> Steps[Drain]:
-        """A drain of the stored messages, for a worker."""
-        self._check_use(is_async, "drain()")
+    def drain(
+        self, is_async: bool, worker: WorkerInfo, *, owner: str = "inbox", call: str = "drain()"
+    ) -> Steps[Drain]:
+        """A drain of the stored messages, for a worker. Errors name the user's `owner.call`."""
+        self._check_use(is_async, owner, call)
         database = yield from self.connection.open(is_async)
         unit = self._unit(is_async, worker.name)
         return Drain(WorkerContext(database, unit, self.registry, worker))
@@ -92,9 +96,10 @@ class Engine(msgspec.Struct, frozen=True):
         finally:
             self.slots.release(slot)
 
-    def _check_use(self, is_async: bool, call: str) -> None:
+    def _check_use(self, is_async: bool, owner: str, call: str) -> None:
         """Raise unless the handlers are complete, and sync or async as the call is."""
-        self.registry.set_async(is_async, f"a{call}" if is_async else call)
+        self.registry.check_call(is_async, owner, call)
+        self.running.check(is_async, f"a{call}" if is_async else call)
         if not self.registry.is_checked:
             self.registry.check(self.context.consumer)
 
@@ -114,4 +119,6 @@ class Engine(msgspec.Struct, frozen=True):
             context.gaps,
             self.has_on_dead,
             self.channel is not None,
+            self.running,
+            is_async,
         )

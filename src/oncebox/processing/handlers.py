@@ -216,6 +216,15 @@ class Registry:
                 f"an inbox must be {known} (handlers, database, and process() or aprocess())"
             )
 
+    def check_call(self, is_async: bool, owner: str, call: str) -> None:
+        """Raise HandlerError, naming the right call, if this one is sync and the inbox async, or
+        the reverse."""
+        if self.is_async is (not is_async):
+            right = f"{owner}.{call}" if is_async else f"await {owner}.a{call}"
+            known = _sync_or_async(self.is_async)
+            raise HandlerError(f"{self._because} is {known}: call {right}")
+        self.set_async(is_async, f"a{call}" if is_async else call)
+
     def _check_async(self, function: Function) -> None:
         called = plain_function(function)
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):

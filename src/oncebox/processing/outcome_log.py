@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 
 from oncebox.model.outcome import Kind, Outcome, Reason
@@ -10,6 +11,9 @@ from oncebox.processing.observer import Observer
 from oncebox.storage.drivers import error_codes
 
 logger = logging.getLogger("oncebox")
+
+LONGEST_ID = 64
+"""The most characters of an id that is repeated in a line."""
 
 _CONSEQUENCES = {
     Kind.failed: "failed and is stored for another attempt",
@@ -39,11 +43,12 @@ class OutcomeLog(Observer):
 
 def _log(consumer: str, outcome: Outcome) -> None:
     logger.warning(
-        "%s: %s %s (%s)",
+        "%s: %s %s (%s)%s",
         consumer,
         _subject(outcome),
         _CONSEQUENCES[outcome.kind],
         ", ".join(_causes(outcome)),
+        _where_to_look(outcome),
         extra={"oncebox_outcome": outcome.kind.value},
     )
 
@@ -58,6 +63,17 @@ def _causes(outcome: Outcome) -> Iterator[str]:
         yield _class_and_code(outcome.error)  # with the other reasons it says the same again
     if outcome.retry_in is not None:
         yield f"next attempt in {outcome.retry_in.total_seconds():.0f} s"
+
+
+def _where_to_look(outcome: Outcome) -> str:
+    """The command that shows the error text, if the id fits into a line of a shell."""
+    message = outcome.message
+    if message is None or outcome.kind not in (Kind.failed, Kind.dead):
+        return ""
+    is_short = len(message.id) <= LONGEST_ID and message.id.isprintable()
+    if not is_short or message.id.startswith("-"):
+        return ""
+    return f"; see: oncebox show APP {shlex.quote(message.id)}"
 
 
 def _subject(outcome: Outcome) -> str:

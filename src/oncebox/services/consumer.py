@@ -80,6 +80,7 @@ class Consumer(Loop):
     def _service(self, *, is_async: bool) -> Steps[None]:
         self._is_async = is_async
         try:
+            self._inbox._engine.registry.check_call(is_async, "Consumer(inbox, source)", "run()")
             with self._inbox._engine.worker(self._batch) as worker:
                 if isinstance(self._source, PartitionedSource):
                     self._partitions = Partitions(self._inbox, self._source, worker)

@@ -38,11 +38,13 @@ class Worker(Loop):
         self._poll = poll
 
     def _service(self, *, is_async: bool) -> Steps[None]:
-        with self._inbox._engine.worker(self._batch) as worker:
+        engine = self._inbox._engine
+        call = {"owner": "Worker(inbox)", "call": "run()"}
+        with engine.worker(self._batch) as worker:
             drain: Drain | None = None
             while not self.is_stopping:
                 try:
-                    drain = drain or (yield from self._inbox._engine.drain(is_async, worker))
+                    drain = drain or (yield from engine.drain(is_async, worker, **call))
                     yield from drain.sign_on()
                     self._reset_pause()
                     yield from self._loop(drain)

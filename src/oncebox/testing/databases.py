@@ -105,12 +105,21 @@ class TemporaryDatabase:
 
     def _move(self, stack: ExitStack) -> Inbox:
         """Create the database and move the inbox; the stack undoes both."""
+        _check_has_no_django(self._inbox)
         if self._server is None:
             folder = self._folder or stack.enter_context(tempfile.TemporaryDirectory())
             self.url = f"{_sqlite_scheme(self._inbox)}:///{folder}/{_new_name()}.db"
         else:
             self.url = stack.enter_context(_created(self._server))
         return stack.enter_context(use_database(self._inbox, self.url, **self._options))
+
+
+def _check_has_no_django(inbox: Inbox) -> None:
+    """Raise ConfigurationError if handlers may write by Django, whose database stays the same."""
+    if ".drivers.django." in type(inbox._arguments["database"]).__module__:
+        raise ConfigurationError(
+            "this inbox uses Django(): use django.test.TestCase or pytest-django"
+        )
 
 
 def _sqlite_scheme(inbox: Inbox) -> str:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from oncebox.errors import ConfigurationError
 from oncebox.inbox import Inbox
 from oncebox.model.message import Delivery
 from oncebox.model.outcome import Kind, Outcome
@@ -25,7 +26,8 @@ def deliver(
     with the same broker key stay in order, as in a partition.
     """
     outcomes: list[Outcome] = []
-    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
+    given = _checked(deliveries, "deliver")
+    for chunk in _batches(disturbed(given, copies=copies, seed=seed), batch):
         outcomes += inbox.process(chunk)
     return outcomes
 
@@ -39,7 +41,8 @@ async def adeliver(
 ) -> list[Outcome]:
     """Async version of deliver()."""
     outcomes: list[Outcome] = []
-    for chunk in _batches(disturbed(deliveries, copies=copies, seed=seed), batch):
+    given = _checked(deliveries, "adeliver")
+    for chunk in _batches(disturbed(given, copies=copies, seed=seed), batch):
         outcomes += await inbox.aprocess(chunk)
     return outcomes
 
@@ -69,6 +72,13 @@ def assert_kinds(outcomes: Sequence[Outcome], **expected: int) -> None:
     wanted = {kind: count for kind, count in expected.items() if count}
     errors = [f"{o.kind}: {o.error!r}" for o in outcomes if o.error is not None]
     assert found == wanted, "\n".join([f"expected {wanted}, got {found}", *errors])
+
+
+def _checked(deliveries: Sequence[Delivery], call: str) -> Sequence[Delivery]:
+    """Raise ConfigurationError for a list of deliveries."""
+    if any(isinstance(delivery, list | tuple) for delivery in deliveries):
+        raise ConfigurationError(f"pass deliveries, not a list: {call}(inbox, *deliveries)")
+    return deliveries
 
 
 def _interleaved(deliveries: Sequence[Delivery], chance: random.Random) -> Iterator[Delivery]:

@@ -55,12 +55,12 @@ def checked_message(
     produced_at: datetime | None = None,
 ) -> Message:
     """The message of a claim(). Raises MissingId if a value is not valid."""
-    id = name(id, "id")
+    id = _given(id, "id")
     content = _bytes_of(payload)
     return Message(
         id=id,
         payload=content or b"",
-        origin=name(origin, "origin"),
+        origin=_given(origin, "origin"),
         type=type_name(type),
         version=version_number(version),
         key=None if key is None else name(key, "key"),
@@ -68,6 +68,13 @@ def checked_message(
         produced_at=time_in_id(id) or in_utc(produced_at),
         content_hash=None if content is None else content_hash(content),
     )
+
+
+def _given(value: Any, what: str) -> str:
+    """As name(), for an argument of claim(): no identity has looked for it in the delivery."""
+    if value is None or value == "":
+        raise MissingId(f"the {what} is empty")
+    return name(value, what)
 
 
 def _bytes_of(payload: Any) -> bytes | None:

@@ -56,7 +56,12 @@ def target(database: Any, *, pipeline: bool) -> Target:
     if isinstance(database, str):
         return _from_url(database, pipeline)
     found = _from_object(database, pipeline)
-    return Target(found.dialect, found.is_async, lambda is_async: found)
+
+    def opened(is_async: bool) -> Database:
+        _check_is_open(database)
+        return found
+
+    return Target(found.dialect, found.is_async, opened)
 
 
 def borrow(connection: Any, *, is_async: bool) -> Steps[tuple[str, Any]]:
@@ -137,6 +142,13 @@ def _from_object(database: Any, pipeline: bool) -> Database:
         f"the database of an inbox is a URL, a psycopg pool, a SQLAlchemy Engine or AsyncEngine, "
         f"or Django(alias), not {type(database).__qualname__}"
     )
+
+
+def _check_is_open(database: Any) -> None:
+    """Raise ConfigurationError for a psycopg pool that its owner has not opened."""
+    if _library_of(database.__class__) == "psycopg_pool" and database.closed:
+        call = "await pool.open()" if hasattr(database, "__aenter__") else "pool.open()"
+        raise ConfigurationError(f"the psycopg pool is not open: call {call} first")
 
 
 def _from_url(url: str, pipeline: bool) -> Target:

@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from oncebox.errors import OnceboxError
 from oncebox.model.message import Message
@@ -30,6 +30,18 @@ else:
     ConnectionT, SessionT = TypeVar("ConnectionT"), TypeVar("SessionT")
 
 
+_NO_END = "oncebox commits after the handler returns; to roll back, raise an exception"
+_NO_FETCH = "use .rows() or .one()"
+_NO_CURSOR = "use .rows() or .one() of the result of tx.execute()"
+_OF_DRIVERS = {
+    "commit": _NO_END,
+    "rollback": _NO_END,
+    "fetchone": _NO_CURSOR,
+    "fetchall": _NO_CURSOR,
+}
+"""What to use instead of a method that connections and cursors of drivers have."""
+
+
 class _Transaction(Generic[ConnectionT, SessionT]):
     """The common part of Transaction and AsyncTransaction."""
 
@@ -37,6 +49,11 @@ class _Transaction(Generic[ConnectionT, SessionT]):
 
     if not TYPE_CHECKING:  # typing allows one of two parameters only since Python 3.13
         __class_getitem__ = classmethod(GenericAlias)
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_DRIVERS:
+                raise AttributeError(f"tx has no {name}(): {_OF_DRIVERS[name]}")
+            return object.__getattribute__(self, name)  # raises its AttributeError again
 
     def __init__(self, work: Work, messages: Sequence[Message], *, is_batch: bool = False) -> None:
         self._work = work
@@ -84,14 +101,32 @@ class _Ended:
 _ENDED: Any = _Ended()
 
 
-class Result:
-    """The result of a statement. Reading it waits for the database."""
+class _Result:
+    """The common part of Result and AsyncResult."""
 
     __slots__ = ("__weakref__", "_handle", "_work")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("fetchone", "fetchall"):
+                raise AttributeError(f"a result has no {name}(): {_NO_FETCH}")
+            return object.__getattribute__(self, name)  # raises its AttributeError again
+
+        def __iter__(self) -> NoReturn:
+            raise OnceboxError(f"a result is not iterable: {_NO_FETCH}")
+
+        __aiter__ = __iter__
 
     def __init__(self, work: Work, handle: Any) -> None:
         self._work = work
         self._handle = handle
+
+
+class Result(_Result):
+    """The result of a statement. Reading it waits for the database."""
+
+    __slots__ = ()
 
     def rows(self) -> list[Any]:
         """All rows."""
@@ -145,14 +180,10 @@ class Transaction(_Transaction[ConnectionT, SessionT]):
             raise
 
 
-class AsyncResult:
+class AsyncResult(_Result):
     """The result of a statement. Reading it waits for the database."""
 
-    __slots__ = ("__weakref__", "_handle", "_work")
-
-    def __init__(self, work: Work, handle: Any) -> None:
-        self._work = work
-        self._handle = handle
+    __slots__ = ()
 
     async def rows(self) -> list[Any]:
         """All rows."""
