@@ -248,7 +248,7 @@ def test_the_totals_of_the_status_are_the_sums_of_their_parts(oncebox: Command) 
     assert re.search(r"^dead +1 rejected, 1 key blocked$", text, re.MULTILINE), text
     check = oncebox("status", APP, "--check")
     assert check.returncode == 4
-    assert "check failed: 1 dead letter (rejected) block 1 key" in check.stderr
+    assert "check failed: 1 dead letter (rejected) blocks 1 key" in check.stderr
 
 
 @pytest.mark.usefixtures("filled")
