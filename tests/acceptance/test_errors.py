@@ -227,3 +227,17 @@ def test_messages_that_are_left_pending_name_the_command_that_runs_them(
     write_events(folder / "events", "fail")
     done = oncebox("run", "billing:inbox", "--from", f"file://{folder}/events")
     assert last_line(done).endswith("; 1 pending: run `oncebox worker APP` or `oncebox drain APP`")
+
+
+@pytest.mark.usefixtures("ready")
+def test_an_overwritten_file_is_read_from_its_beginning(oncebox: Command, folder: Path) -> None:
+    events = folder / "events"
+    run = ("run", "billing:inbox", "--from", f"file://{events}")
+    write_events(events, "1", "2")
+    assert oncebox(*run).returncode == 0
+    events.unlink()
+    write_events(events, "2", "3")
+    done = oncebox(*run)
+    assert "is not the file that was read before; reading it from its beginning" in done.stderr
+    assert last_line(done).startswith("2 received: 1 done, 1 duplicates absorbed")
+    assert last_line(oncebox(*run)).startswith("0 received")

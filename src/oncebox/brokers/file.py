@@ -23,7 +23,7 @@ from oncebox.model.position import Gauge, Position
 logger = logging.getLogger("oncebox")
 
 SAMPLE = 256
-"""Bytes at the beginning of a file that identify it."""
+"""Bytes at the beginning of a file, and before the position, that identify it."""
 
 POLL_INTERVAL = 0.1
 """Seconds between two checks of files without new lines."""
@@ -102,7 +102,15 @@ class FileSource:
             return False
         if partition in self._readers:
             return self._readers[partition].is_at_end
-        return position is not None and position.next >= self._path(partition).stat().st_size
+        return position is not None and self._is_read_to_its_end(position)
+
+    def _is_read_to_its_end(self, position: Position) -> bool:
+        """False also for another file at this path: it is read from its beginning."""
+        path = self._path(position.partition)
+        if position.log_id is None or path.stat().st_size > position.next:
+            return path.stat().st_size <= position.next
+        with path.open("rb") as file:
+            return _has_log_id(file, position)
 
     def retention(self) -> timedelta | None:
         return None
@@ -169,8 +177,6 @@ class _Reader:
 
         Returns False if there is neither.
         """
-        if not self._follow:
-            return False
         try:
             status = self._path.stat()
         except FileNotFoundError:  # the rotation is not complete
@@ -182,7 +188,7 @@ class _Reader:
             self._file.close()
             self._file = self._path.open("rb")
             return True
-        if status.st_size < self._file.tell():
+        if self._follow and status.st_size < self._file.tell():
             logger.warning("%s was truncated; reading it from its beginning", self._path)
             self._file.seek(0, SEEK_SET)
             return True
@@ -221,7 +227,8 @@ class _Reader:
 
     def _log_id(self) -> str:
         length = min(self._old, SAMPLE)
-        return f"{self._inode}:{length}:{_sample(self._file, length)}"
+        tail = _sample(self._file, length, self._old - length)
+        return f"{self._inode}:{length}:{_sample(self._file, length)}:{tail}"
 
     def close(self) -> None:
         self._file.close()
@@ -229,10 +236,12 @@ class _Reader:
 
 def _has_log_id(file: IO[bytes], position: Position) -> bool:
     """Return True if this is the file that was read up to the position."""
-    _, length, sample = (position.log_id or "").split(":")
-    size = os.fstat(file.fileno()).st_size
-    return size >= position.next and _sample(file, int(length)) == sample
+    _, digits, sample, *tail = (position.log_id or "").split(":")
+    length = int(digits)
+    if os.fstat(file.fileno()).st_size < position.next or _sample(file, length) != sample:
+        return False
+    return not tail or _sample(file, length, position.next - length) == tail[0]
 
 
-def _sample(file: IO[bytes], length: int) -> str:
-    return blake2b(os.pread(file.fileno(), length, 0), digest_size=8).hexdigest()
+def _sample(file: IO[bytes], length: int, offset: int = 0) -> str:
+    return blake2b(os.pread(file.fileno(), length, offset), digest_size=8).hexdigest()
