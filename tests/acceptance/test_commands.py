@@ -121,6 +121,40 @@ def test_a_crashed_worker_is_an_alarm_until_another_one_takes_over(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_messages_that_are_ready_without_a_worker_are_an_alarm(
+    oncebox: Command, folder: Path, database: str
+) -> None:
+    with Inbox("billing", database, identity=CloudEvents()) as inbox:
+        inbox.on("order")(lambda message, tx: None)
+        inbox.receive([Delivery(json.dumps(event(id)).encode()) for id in ("1", "2")])
+    check = ("status", "billing:inbox", "--check")
+    assert oncebox(*check).returncode == 0, "they may still be taken"
+    query(database, "UPDATE oncebox_inbox SET received_at = received_at - 300000000")
+    done = oncebox(*check)
+    assert done.returncode == 4
+    assert (
+        "2 messages are ready for 5 min and no worker runs: start one with `oncebox worker APP`"
+    ) in done.stderr
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_worker_without_heartbeats_is_marked(
+    oncebox: Command, start: Callable[..., Any], database: str
+) -> None:
+    worker = start("run", "billing:inbox", "--from", "-", stdin=subprocess.PIPE)
+    names = "SELECT name FROM oncebox_worker"
+    wait_until(lambda: bool(query(database, names)), "no worker signs on")
+    worker.send_signal(signal.SIGSTOP)
+    os.kill(int(query(database, names)[0][0].split(":")[1]), signal.SIGKILL)
+    worker.kill()
+    worker.communicate(timeout=60)
+    late = "heartbeat_at = heartbeat_at - 180000000, until = until + 60000000"
+    query(database, f"UPDATE oncebox_worker SET {late}")
+    shown = oncebox("status", "billing:inbox").stdout
+    assert re.search(r"no heartbeat for 3 min$", shown, re.MULTILINE), shown
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_message_says_what_it_waits_for(oncebox: Command, folder: Path) -> None:
     events = [{**event(id), "partitionkey": "k"} for id in ("reject-1", "after")]
     (folder / "events").write_text("".join(json.dumps(e) + "\n" for e in events))

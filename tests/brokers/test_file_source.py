@@ -104,6 +104,72 @@ def test_a_file_that_was_truncated_or_replaced_is_read_from_its_beginning(
     again.close()
 
 
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("now", [b"x\ny\n", b"x\n", b"", b"a\nb\n"])
+def test_a_replaced_file_is_not_finished(tmp_path: Path, now: bytes, moved: bool) -> None:
+    path, before = tmp_path / "events", b"a\nb\n"
+    path.write_bytes(before)
+    source = FileSource(path)
+    open_all(source)
+    batch = source.read(9, 0.2)
+    assert batch is not None
+    source.close()
+    target = tmp_path / "new" if moved else path
+    target.write_bytes(now)
+    target.rename(path)
+    position = Position("events", batch.new, batch.log_id)
+    assert FileSource(path).is_finished("events", position) is (now == before)
+
+
+def test_a_file_that_differs_only_before_the_position_is_read_again(tmp_path: Path) -> None:
+    path, head = tmp_path / "events", b"x" * 300 + b"\n"
+    path.write_bytes(head + b"y" * 300 + b"\n")
+    source = FileSource(path)
+    open_all(source)
+    batch = source.read(9, 0.2)
+    assert batch is not None
+    source.close()
+    path.write_bytes(head + b"z" * 300 + b"\n")
+    again = FileSource(path)
+    again.open(Position("events", batch.new, batch.log_id))
+    assert len(lines(again)) == 2
+    again.close()
+
+
+def test_the_position_of_a_part_of_a_batch_is_a_position_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(400)))
+    source = FileSource(path)
+    open_all(source)
+    first, second = source.read(100, 0.2), source.read(100, 0.2)
+    assert first is not None and second is not None  # noqa: PT018
+    source.close()
+    again = FileSource(path)
+    again.open(Position("events", first.new, second.log_id))
+    batch = again.read(1, 0.2)
+    assert batch is not None
+    assert batch.deliveries[0].body == b"100"
+    again.close()
+
+
+def test_a_file_that_was_rotated_before_a_run_is_followed_by_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"a\n")
+    source = FileSource(path)
+    open_all(source)
+    batch = source.read(9, 0.2)
+    assert batch is not None
+    source.close()
+    path.rename(tmp_path / "events.1")
+    path.write_bytes(b"c\n")
+    again = FileSource(path)
+    position = Position("events", batch.new, batch.log_id)
+    assert not again.is_finished("events", position)
+    again.open(position)
+    assert lines(again) == [b"c"]
+    again.close()
+
+
 def test_a_file_that_is_truncated_while_it_is_followed_is_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,17 @@ def test_a_dash_names_standard_input(url: str, monkeypatch: pytest.MonkeyPatch) 
     ("url", "error"),
     [
         ("flie:///x", "unknown source scheme 'flie', did you mean 'file'?"),
-        ("amqp://x/y", "unknown source scheme 'amqp', known: file, kafka"),
+        (
+            "amqp://x/y",
+            "unknown source scheme 'amqp', known: file, kafka; for other brokers call "
+            "inbox.process() in your own loop",
+        ),
         ("events.jsonl", "'events.jsonl' is not a source URL: write kafka://"),
         ("file:///nowhere", "file or folder /nowhere does not exist"),
         ("file:///tmp?folow=1", "did you mean 'follow'"),
         ("file:///tmp?x=1", "unknown option 'x' of a file source, known: follow"),
         ("file:///tmp?follow=maybe", "follow must be 1 or 0, not 'maybe'"),
-        ("file://tmp/x", "three slashes: file:///tmp"),
+        ("file://tmp/x.jsonl", f"write the absolute path: file://{os.getcwd()}/tmp/x.jsonl"),
     ],
 )
 def test_the_error_for_a_wrong_url_names_a_remedy(url: str, error: str) -> None:

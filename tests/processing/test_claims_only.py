@@ -18,7 +18,7 @@ from support.worlds import ALL, BOTH, World, order, write_effect
 pytestmark = pytest.mark.empty_database
 
 NOT_DJANGO = [name for name in ALL if not name.startswith("django")]
-REMEDY = r"has only the claims tables: run `oncebox migrate`"
+REMEDY = r"has only the claims tables: (call inbox\.migrate\(\)|add 'oncebox)"
 
 
 @pytest.fixture

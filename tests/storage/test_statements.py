@@ -194,7 +194,7 @@ def test_missing_tables_are_reported() -> None:
 
 
 def test_a_schema_with_only_the_claims_tables_is_reported() -> None:
-    with pytest.raises(SchemaMissing, match="has only the claims tables: run `oncebox migrate`"):
+    with pytest.raises(SchemaMissing, match=r"has only the claims tables: call inbox\.migrate\(\)"):
         check(HISTORY, (1, 1))
 
 

@@ -23,7 +23,7 @@ from oncebox.model.position import Gauge, Position
 logger = logging.getLogger("oncebox")
 
 SAMPLE = 256
-"""Bytes at the beginning of a file that identify it."""
+"""Bytes at the beginning of a file, and before the end of the latest batch, that identify it."""
 
 POLL_INTERVAL = 0.1
 """Seconds between two checks of files without new lines."""
@@ -105,7 +105,15 @@ class FileSource:
             return False
         if partition in self._readers:
             return self._readers[partition].is_at_end
-        return position is not None and position.next >= self._path(partition).stat().st_size
+        return position is not None and self._is_read_to_its_end(position)
+
+    def _is_read_to_its_end(self, position: Position) -> bool:
+        """False also for another file at this path: it is read from its beginning."""
+        path = self._path(position.partition)
+        if position.log_id is None or path.stat().st_size > position.next:
+            return path.stat().st_size <= position.next
+        with path.open("rb") as file:
+            return _has_log_id(file, position)
 
     def retention(self) -> timedelta | None:
         return None
@@ -172,8 +180,6 @@ class _Reader:
 
         Returns False if there is neither.
         """
-        if not self._follow:
-            return False
         try:
             status = self._path.stat()
         except FileNotFoundError:  # the rotation is not complete
@@ -185,7 +191,7 @@ class _Reader:
             self._file.close()
             self._file = self._path.open("rb")
             return True
-        if status.st_size < self._file.tell():
+        if self._follow and status.st_size < self._file.tell():
             logger.warning(
                 "%s was truncated to %d bytes, %d were read; reading it from its beginning",
                 self._path,
@@ -231,18 +237,26 @@ class _Reader:
 
     def _log_id(self) -> str:
         length = min(self._old, SAMPLE)
-        return f"{self._inode}:{length}:{_sample(self._file, length)}"
+        head = _sample(self._file, length)
+        tail = _sample(self._file, length, self._old - length)
+        return f"{self._inode}:{length}:{head}:{self._old}:{tail}"
 
     def close(self) -> None:
         self._file.close()
 
 
 def _has_log_id(file: IO[bytes], position: Position) -> bool:
-    """Return True if this is the file that was read up to the position."""
-    _, length, sample = (position.log_id or "").split(":")
-    size = os.fstat(file.fileno()).st_size
-    return size >= position.next and _sample(file, int(length)) == sample
+    """Return True if this is the file that was read up to the position.
+
+    If a batch was stored in parts, the position may be before the place where the batch ended.
+    """
+    _, length, head, end, tail = (position.log_id or "").split(":")
+    if os.fstat(file.fileno()).st_size < max(position.next, int(end)):
+        return False
+    if _sample(file, int(length)) != head:
+        return False
+    return _sample(file, int(length), int(end) - int(length)) == tail
 
 
-def _sample(file: IO[bytes], length: int) -> str:
-    return blake2b(os.pread(file.fileno(), length, 0), digest_size=8).hexdigest()
+def _sample(file: IO[bytes], length: int, offset: int = 0) -> str:
+    return blake2b(os.pread(file.fileno(), length, offset), digest_size=8).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from oncebox.brokers.contract import QueueSource
@@ -34,6 +35,8 @@ def source_of(url: str) -> QueueSource:
         return _file(split)
     if split.scheme:
         hint = suggestion(split.scheme, SCHEMES)
+        if "did you mean" not in hint:
+            hint += "; for other brokers call inbox.process() in your own loop"
         raise ConfigurationError(f"unknown source scheme {split.scheme!r}, {hint}")
     raise ConfigurationError(f"{url!r} is not a source URL: write {EXAMPLES}")
 
@@ -45,7 +48,10 @@ def _file(split: SplitResult) -> FileSource:
         hint = suggestion(name, ["follow"])
         raise ConfigurationError(f"unknown option {name!r} of a file source, {hint}")
     if split.netloc not in ("", "localhost"):
-        raise ConfigurationError(f"a file URL has three slashes: file:///{split.netloc}...")
+        absolute = os.path.abspath(unquote(split.netloc + split.path))
+        raise ConfigurationError(
+            f"file://{split.netloc} names a host: write the absolute path: file://{absolute}"
+        )
     return FileSource(unquote(split.path), follow=follow)
 
 

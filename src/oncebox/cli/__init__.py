@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "show": ("show:show", "Show a message with its payload, attempts and audit entries."),
         "dead-letters": (
             "dead_letters:dead_letters",
-            "Show dead letters and quarantined messages, grouped by error.",
+            "Show dead letters and quarantined messages.",
         ),
     },
     "Act": {

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +65,10 @@ class Reference:
         except Exception as error:
             raise ConfigurationError(_cannot_import(self.module, error)) from error
         found = getattr(module, self.attribute, None)
+        if isfunction(found):
+            raise ConfigurationError(
+                f"{self} is a function, not an Inbox: call it in the module, and name its result"
+            )
         if not isinstance(found, Inbox):
             raise ConfigurationError(
                 f"module {self.module!r} has no inbox {self.attribute!r}: {_inboxes_of(module)}"
@@ -93,9 +98,22 @@ def _cannot_import(module: str, error: Exception) -> str:
     return f"cannot import module {module!r}: {type(error).__name__}: {error}{where}"
 
 
+class AppArgument(click.Argument):
+    """The argument APP; the error without one says how to give it."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        if self.value_is_missing(value) and not ctx.resilient_parsing:
+            raise click.UsageError(
+                "APP is missing: write module:attribute, such as billing:inbox; or set "
+                "ONCEBOX_APP, or app in [tool.oncebox]",
+                ctx,
+            )
+        return super().process_value(ctx, value)
+
+
 def app_argument(command: F) -> F:
     """The argument APP of a command."""
-    return click.argument("app", type=App(), envvar="ONCEBOX_APP")(command)
+    return click.argument("app", cls=AppArgument, type=App(), envvar="ONCEBOX_APP")(command)
 
 
 def called(inbox: Inbox, method: Callable[..., Any], *args: Any, **options: Any) -> Any:

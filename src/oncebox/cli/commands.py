@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from oncebox.cli.settings import APP, Settings, name_of, read_settings
-from oncebox.errors import ConfigurationError, NotFound, OnceboxError, SchemaMissing
+from oncebox.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    NotFound,
+    OnceboxError,
+    SchemaMissing,
+)
 from oncebox.model.suggestions import suggestion
 
 FAILURE, USAGE, MISSING, UNHEALTHY, PARTIAL = 1, 2, 3, 4, 5
@@ -38,6 +46,12 @@ class Commands(click.Group):
             if self._settings.values:  # otherwise only one command is imported
                 ctx.default_map = {n: self._settings.of(c) for n, c in self.commands.items()}
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            known = error.ctx.command.params if error.ctx is not None else []
+            if error.option_name == "--workers" and any("--processes" in p.opts for p in known):
+                text = "No such option '--workers': did you mean --processes?"
+                raise click.UsageError(text, error.ctx) from error
+            raise
         except click.BadParameter as error:
             self._add_place(error)
             raise
@@ -50,8 +64,10 @@ class Commands(click.Group):
         from oncebox.storage.drivers.transactions import NOT_KNOWN_COMMITTED
 
         text = str(error).removesuffix(NOT_KNOWN_COMMITTED).rstrip(":; ")  # commands do not ack
+        if isinstance(error, DatabaseUnavailable) and text.startswith("cannot connect"):
+            text += ": check the URL, and that the server runs"
         note(f"error: {text}", style=ATTENTION)
-        if isinstance(error, SchemaMissing):
+        if isinstance(error, SchemaMissing) and "manage.py" not in text:
             app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
             click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
         if isinstance(error, ConfigurationError):
@@ -84,12 +100,35 @@ class Commands(click.Group):
             raise click.UsageError(hint, ctx) from error
 
     def _with_app(self, command: click.Command | None, args: list[str]) -> list[str]:
-        """The arguments, preceded by the APP of the settings if none of them is an APP."""
+        """The arguments, preceded by the APP of the settings unless the first one is an APP."""
         app = os.environ.get("ONCEBOX_APP") or self._settings.values.get("app")
-        takes = command is not None and any(p.name == "app" for p in command.params)
-        if not app or not takes or any(APP.fullmatch(argument) for argument in args):
+        if not app or command is None or all(p.name != "app" for p in command.params):
             return args
-        return [str(app), *args]
+        first = next(_positional(command, args), "")
+        return args if _names_app(first) else [str(app), *args]
+
+
+def _positional(command: click.Command, args: list[str]) -> Iterator[str]:
+    """The arguments that are neither options nor values of options."""
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    with_value = {name for o in options if not (o.is_flag or o.count) for name in o.opts}
+    is_value = False
+    for arg in args:
+        if not is_value and not arg.startswith("-"):
+            yield arg
+        is_value = not is_value and arg in with_value
+
+
+def _names_app(argument: str) -> bool:
+    """Whether an argument has the form of an APP, and its module can be found."""
+    if not APP.fullmatch(argument):
+        return False
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return find_spec(argument.partition(":")[0].partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def exit_code(error: OnceboxError) -> int:

@@ -68,10 +68,10 @@ def dead_letters(
     limit: int,
     **options: Any,
 ) -> None:
-    """Show dead letters and quarantined messages, grouped by error.
+    """Show dead letters and quarantined messages.
 
-    A NUMBER is the number of a dead letter, an ID is the id of its message. Filters select dead
-    letters too.
+    They are grouped by error. A NUMBER is the number of a dead letter, an ID is the id of its
+    message. Filters select dead letters too.
     """
     inbox = app.load()
     chosen = find_targets(inbox, targets, numbers)
@@ -184,10 +184,12 @@ def _act(
     count = _preview(inbox, chosen, filter, as_json=as_json)
     if not count:
         note("no dead letters match")
+        if as_json:
+            _print_json(verb, 0, Acted(0, 0), dry_run=dry_run)
         raise SystemExit(MISSING)
     if dry_run:
         if as_json:
-            print_json({"action": verb, "dry_run": True, "matching": count})
+            _print_json(verb, count, Acted(0, 0), dry_run=True)
         return
     audit = {"why": prompted_why(why), "by": by, "everything": everything}
     confirm(f"{verb.capitalize()} {counted(count, 'dead letter')}?", yes=yes)
@@ -216,16 +218,26 @@ def _preview(inbox: Inbox, chosen: Targets, filter: dict[str, Any], *, as_json: 
     return count
 
 
+def _print_json(verb: str, count: int, acted: Acted, *, dry_run: bool) -> None:
+    result = {} if dry_run else {"done": acted.done, "left": acted.left}
+    print_json({"action": verb, "dry_run": dry_run, "matching": count, **result})
+
+
 def _print_result(verb: str, count: int, acted: Acted, as_json: bool) -> None:
     if as_json:
-        result = {"matching": count, "done": acted.done, "left": acted.left}
-        print_json({"action": verb, "dry_run": False, **result})
+        _print_json(verb, count, acted, dry_run=False)
         return
     past = {"retry": "retried", "discard": "discarded"}[verb]
     print_line(f"{past} {counted(acted.done, 'dead letter')}")
     if acted.left:
-        note(
-            f"{counted(acted.left, 'dead letter')} left: gone meanwhile, still without an id, "
-            "quarantined for another reason, or their key is locked; try again",
-            style="yellow",
-        )
+        note(f"{counted(acted.left, 'dead letter')} left: {_why_left(acted)}", style="yellow")
+
+
+def _why_left(acted: Acted) -> str:
+    without_id = "still without an id: fix identity= or discard it"
+    if acted.without_id == acted.left:
+        return without_id
+    others = "gone meanwhile, quarantined for another reason, or their key is locked; try again"
+    if acted.without_id:
+        return f"{acted.without_id:,} {without_id}; the others are {others}"
+    return others

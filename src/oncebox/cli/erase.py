@@ -19,7 +19,7 @@ from oncebox.operations.erase import Erased
 
 @click.command()
 @app_argument
-@message_filters(REPLAYABLE, state="both")
+@message_filters(REPLAYABLE, state=" or ".join(REPLAYABLE))
 @action_options
 def erase(
     app: Reference,

@@ -159,14 +159,19 @@ def ago(moment: datetime | None) -> str:
     return f"{duration((datetime.now(UTC) - moment).total_seconds())} ago"
 
 
-def number(count: int) -> str:
-    """A count; the databases stop counting at a hundred thousand."""
+def capped_number(count: int) -> str:
+    """A count of the status, which stops counting at a hundred thousand."""
     return f"{count - 1:,}+" if count > 100_000 else f"{count:,}"
+
+
+def capped_count(count: int, noun: str) -> str:
+    """As counted(), for a count of the status."""
+    return f"{capped_number(count)} {noun if count == 1 else noun + 's'}"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """A count with its unit, such as 1 message or 12 messages."""
-    return f"{number(count)} {noun if count == 1 else plural or noun + 's'}"
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 class Bar(Progress):

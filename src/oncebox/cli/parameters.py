@@ -18,6 +18,8 @@ class Word(click.Choice):  # type: ignore[type-arg] # not generic in every versi
         known = [str(choice) for choice in self.choices]
         if str(value) not in known:
             what = param.name if param is not None else "value"
+            if what == "state" and value == "failed" and "pending" in known:
+                self.fail("unknown state 'failed': failed messages are pending", param, ctx)
             self.fail(f"unknown {what} {value!r}, {suggestion(str(value), known)}", param, ctx)
         return str(value)
 

@@ -119,10 +119,12 @@ class Processes:
             for name in after.__struct_fields__
         }
         pending = status.ready + status.retrying + status.blocked
+        can_run = status.ready or status.retrying  # blocked messages wait for a dead letter
+        remedy = ": run `oncebox worker APP` or `oncebox drain APP`" if can_run else ""
         click.echo(
             "{received:,} received: {done:,} done, {duplicate:,} duplicates absorbed, {failed:,} "
             "failed attempts, {dead:,} dead, {quarantined:,} quarantined; {pending:,} "
-            "pending".format(**counts, pending=pending),
+            "pending{remedy}".format(**counts, pending=pending, remedy=remedy),
             err=True,
         )
 

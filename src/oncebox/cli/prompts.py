@@ -19,5 +19,14 @@ def prompted_why(why: str | None) -> str:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation, unless `yes`; end the command if the answer is no."""
-    if not yes:
-        click.confirm(question, abort=True, err=True)
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise click.UsageError("this is not a terminal: pass --yes") from None
+    if not agreed:
+        raise click.Abort

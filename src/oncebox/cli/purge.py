@@ -23,9 +23,9 @@ def purge(
 ) -> None:
     """Delete finished messages that are older than the retention.
 
-    `oncebox run` does this every ten minutes. Messages that are pending, awaiting a sequence
-    number, dead, quarantined or in a replay are kept. A new message that was produced before the
-    purged ones is quarantined, because it may be a duplicate.
+    `oncebox run` and `oncebox worker` do this every ten minutes. Messages that are pending,
+    awaiting a sequence number, dead, quarantined or in a replay are kept. A new message that was
+    produced before the purged ones is quarantined, because it may be a duplicate.
     """
     inbox = app.load()
     limit, count = called(inbox, inbox.purge.preview)
@@ -34,7 +34,9 @@ def purge(
     if as_json and (dry_run or not count):
         _print_result(limit, count, dry_run=dry_run)
     if not as_json:
-        print_examples(inbox, count, {"state": REPLAYABLE, "until": limit.watermark, "after": -1})
+        if not yes:
+            old = {"state": REPLAYABLE, "until": limit.watermark, "after": -1}
+            print_examples(inbox, count, old)
         _print_preview(limit, count)
     if dry_run or not count:
         return

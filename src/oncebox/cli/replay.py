@@ -95,6 +95,8 @@ def _start(
         return
     _print_preview(inbox, preview, which, as_json=as_json)
     if not preview.count:
+        if as_json:
+            print_json(_counts(preview, dry_run=False))
         note("no messages match")
         raise SystemExit(MISSING)
     if name is None:
@@ -114,11 +116,7 @@ def _print_preview(
     inbox: Inbox, preview: Preview, which: dict[str, Any], *, as_json: bool, dry_run: bool = False
 ) -> None:
     if as_json and dry_run:
-        rest = {
-            "without_payload": preview.without_payload,
-            "in_other_states": preview.in_other_states,
-        }
-        print_json({"action": "replay", "dry_run": True, "matching": preview.count, **rest})
+        print_json(_counts(preview, dry_run=True))
     if as_json:
         return
     print_examples(inbox, preview.count, {"state": "done", **which})
@@ -127,6 +125,16 @@ def _print_preview(
         print_line(f"{preview.without_payload:,} more match but have no payload")
     if preview.in_other_states:
         print_line(f"{preview.in_other_states:,} more match but are in another state")
+
+
+def _counts(preview: Preview, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "action": "replay",
+        "dry_run": dry_run,
+        "matching": preview.count,
+        "without_payload": preview.without_payload,
+        "in_other_states": preview.in_other_states,
+    }
 
 
 def _show_progress(inbox: Inbox, replay: Replay, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 from rich.text import Text
@@ -17,9 +17,11 @@ from oncebox.cli.output import (
     STATE_STYLES,
     WARNING,
     ago,
+    capped_count,
+    capped_number,
     counted,
+    duration,
     note,
-    number,
     print_line,
     print_properties,
     print_table,
@@ -28,6 +30,12 @@ from oncebox.cli.output import (
 from oncebox.model.inspection import DeadLetterCount, PartitionStatus, Status, WorkerStatus
 from oncebox.model.retention import Retention
 
+LONGEST_WAIT = 60
+"""Seconds that messages may be ready while no worker runs."""
+
+LATE_HEARTBEATS = 3
+"""Intervals between two heartbeats after which the table marks a worker."""
+
 
 @click.command()
 @app_argument
@@ -35,7 +43,8 @@ from oncebox.model.retention import Retention
     "--check",
     is_flag=True,
     help="Exit with 4 if a worker crashed and no other took over, if the reader of a partition is "
-    "overdue, if a source cannot be read, or if dead letters block keys.",
+    "overdue, if a source cannot be read, if dead letters block keys, or if messages are ready and "
+    "no worker runs.",
 )
 @json_option
 def status(app: Reference, as_json: bool, check: bool) -> None:
@@ -48,7 +57,8 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        _print_status(found, inbox.retention)
+        late = LATE_HEARTBEATS * max(1.0, inbox._engine.heartbeat_margin / 2)
+        _print_status(found, inbox.retention, late)
     failing = list(_failing_checks(found)) if check else []
     for problem in failing:
         note(f"check failed: {problem}", style=ATTENTION)
@@ -58,6 +68,7 @@ def status(app: Reference, as_json: bool, check: bool) -> None:
 
 def _failing_checks(found: Status) -> Iterator[str]:
     """Why the inbox is not healthy."""
+    yield from _waiting_for_a_worker(found)
     for worker in found.workers:
         if worker.is_overdue:
             heartbeat = f"last heartbeat {ago(worker.heartbeat_at)}"
@@ -71,14 +82,33 @@ def _failing_checks(found: Status) -> Iterator[str]:
         yield f"worker {outage.worker} cannot read {outage.source}: {outage.why}"
     for group in found.dead:
         if group.keys:
-            blocked = counted(group.keys, "key")
-            yield f"{counted(group.count, 'dead letter')} ({group.reason}) block {blocked}"
+            blocked = capped_count(group.keys, "key")
+            blocks = "blocks" if group.count == 1 else "block"
+            yield f"{capped_count(group.count, 'dead letter')} ({group.reason}) {blocks} {blocked}"
+
+
+def _waiting_for_a_worker(found: Status) -> Iterator[str]:
+    """That messages are ready, if no worker has run them for some time and none is alive."""
+    if found.oldest_ready is None or not all(worker.is_crashed for worker in found.workers):
+        return
+    waited = _seconds_since(found.oldest_ready)
+    if waited > LONGEST_WAIT:
+        are = "message is" if found.ready == 1 else "messages are"
+        yield (
+            f"{capped_number(found.ready)} {are} ready for {duration(waited)} and no worker runs: "
+            f"start one with `oncebox worker APP`"
+        )
+
+
+def _seconds_since(moment: datetime) -> float:
+    return (datetime.now(UTC) - moment).total_seconds()
 
 
 FAULTS = ("failed #", "dead #", "quarantined #")
 
 
-def _print_status(found: Status, retention: Retention | None) -> None:
+def _print_status(found: Status, retention: Retention | None, late: float) -> None:
+    """Print everything. A worker whose last heartbeat is `late` seconds ago is marked."""
     print_line(found.consumer, style="bold")
     print_properties(_summary(found, retention))
     print_line("")
@@ -94,7 +124,7 @@ def _print_status(found: Status, retention: Retention | None) -> None:
     print_table(
         ("worker", "batch size", "started", "last heartbeat"),
         [
-            (w.name, counted(w.batch, "message"), ago(w.started_at), _last_heartbeat(w))
+            (w.name, counted(w.batch, "message"), ago(w.started_at), _last_heartbeat(w, late))
             for w in found.workers
         ],
         empty="no workers are running",
@@ -109,7 +139,10 @@ def _summary(found: Status, retention: Retention | None) -> Iterator[tuple[str, 
     """What is pending and dead, and how long messages are kept."""
     yield "pending", _pending(found)
     if found.gaps:
-        count, keys = counted(found.awaiting_sequence, "message"), counted(found.gaps, "key")
+        count, keys = (
+            capped_count(found.awaiting_sequence, "message"),
+            capped_count(found.gaps, "key"),
+        )
         waiting = f"{count} of {keys} wait for missing sequence numbers"
         yield "gaps", Text(waiting + _oldest(found.oldest_gap), WARNING)
     yield "dead letters", _dead_letters(found.dead)
@@ -120,13 +153,13 @@ def _summary(found: Status, retention: Retention | None) -> Iterator[tuple[str, 
 
 def _pending(found: Status) -> str:
     """The number of pending messages, as a sum of its parts."""
-    capped = "at least " if found.pending > 100_000 else ""
+    least = "at least " if found.pending > 100_000 else ""
     parts = (
-        f"{capped}{number(found.ready)} ready, {number(found.retrying)} retrying, "
-        f"{number(found.blocked)} blocked"
+        f"{least}{capped_number(found.ready)} ready, {capped_number(found.retrying)} retrying, "
+        f"{capped_number(found.blocked)} blocked"
     )
-    isolated = f"; {number(found.isolated)} of them isolated" if found.isolated else ""
-    pending = counted(found.pending, "message")
+    isolated = f"; {capped_number(found.isolated)} of them isolated" if found.isolated else ""
+    pending = capped_count(found.pending, "message")
     return f"{pending}: {parts}{isolated}{_oldest(found.oldest_pending)}"
 
 
@@ -137,24 +170,31 @@ def _dead_letters(groups: Sequence[DeadLetterCount]) -> str | Text:
     sums = dict.fromkeys(STATE_STYLES, 0)
     for group in groups:
         sums[group.state] += group.count
-    parts = ", ".join(f"{number(count)} {state}" for state, count in sums.items() if count)
-    return Text(f"{number(sum(sums.values()))}: {parts}", ATTENTION if sums["dead"] else WARNING)
+    parts = ", ".join(f"{capped_number(count)} {state}" for state, count in sums.items() if count)
+    return Text(
+        f"{capped_number(sum(sums.values()))}: {parts}", ATTENTION if sums["dead"] else WARNING
+    )
 
 
 def _group(group: DeadLetterCount) -> Text:
-    blocks = f", {counted(group.keys, 'key')} blocked" if group.keys else ""
-    return Text(f"{number(group.count)} {group.reason}{blocks}", STATE_STYLES[group.state])
+    blocks = f", {capped_count(group.keys, 'key')} blocked" if group.keys else ""
+    return Text(f"{capped_number(group.count)} {group.reason}{blocks}", STATE_STYLES[group.state])
 
 
 def _oldest(since: datetime | None) -> str:
     return f", oldest {ago(since)}" if since is not None else ""
 
 
-def _last_heartbeat(worker: WorkerStatus) -> str | Text:
+def _last_heartbeat(worker: WorkerStatus, late: float) -> str | Text:
     beat = ago(worker.heartbeat_at)
     if worker.is_overdue:
         return Text(f"{beat} OVERDUE", ATTENTION)
-    return f"{beat}, crashed, work taken over" if worker.is_crashed else beat
+    if worker.is_crashed:
+        return f"{beat}, crashed, work taken over"
+    seconds = _seconds_since(worker.heartbeat_at)
+    if seconds > late:
+        return Text(f"no heartbeat for {duration(seconds)}", WARNING)
+    return beat
 
 
 def _describe_retention(found: Status, retention: Retention | None) -> str:

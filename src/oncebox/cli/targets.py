@@ -55,8 +55,18 @@ def find_targets(inbox: Inbox, named: Sequence[str], numbers: Sequence[int]) -> 
     chosen = {found[0].id for found in meant.values() if found}
     chosen |= {number for number in numbers if number in by_number}
     if not chosen:
-        raise NotFound(f"there is no dead letter {', '.join(missing)} in this inbox")
+        raise NotFound(_not_dead(inbox, missing))
     return Targets(sorted(chosen), missing)
+
+
+def _not_dead(inbox: Inbox, missing: Sequence[str]) -> str:
+    """Why there are no dead letters to act on: the messages with these ids, if there are any."""
+    found = called(inbox, inbox.messages.find, ids=list(missing), since=None, limit=len(missing))
+    states = [f"message {m.message_id} is {m.state}" for m in found]
+    if not states:
+        return f"there is no dead letter {', '.join(missing)} in this inbox"
+    is_done = any(m.state == "done" for m in found)
+    return "; ".join(states) + (": `oncebox replay` runs it again" if is_done else "")
 
 
 def note_missing(missing: Sequence[str]) -> None:

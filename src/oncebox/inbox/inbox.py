@@ -295,8 +295,7 @@ class Inbox(Registration):
     ) -> Steps[list[bool]]:
         """Claim many messages, given by id or as Message, in one round trip; see claim().
 
-        If a Message has a content_hash, an id claimed before with another hash raises
-        PayloadMismatch.
+        If a Message has a content_hash, the same id with another hash raises PayloadMismatch.
         """
         return self._claims.claim_many(
             is_async, connection, messages, accept_retries=accept_retries

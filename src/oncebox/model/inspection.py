@@ -101,6 +101,8 @@ class Status(msgspec.Struct, frozen=True):
     workers: Sequence[WorkerStatus]
     partitions: Sequence[PartitionStatus]
     outages: Sequence[Outage] = ()
+    oldest_ready: datetime | None = None
+    """When the ready message that waits longest arrived."""
 
     @property
     def pending(self) -> int:

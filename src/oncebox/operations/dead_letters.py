@@ -45,6 +45,8 @@ class Acted(msgspec.Struct, frozen=True):
     left: int
     """How many were not: they were deleted meanwhile, still have no id, were quarantined for
     another reason, or another transaction held the lock of their key."""
+    without_id: int = 0
+    """How many of those left are deliveries in which the identity rules find no id."""
 
 
 class DeadLetters:
@@ -152,17 +154,18 @@ class DeadLetters:
         database = yield from self._context.open(is_async)
         newest = yield from self._context.read(is_async, self._context.store.newest_dead_letter)
         act = partial(self._chunk, audit, checked, _checked_ids(ids), newest)
-        done = left = after = 0
+        done = left = without_id = after = 0
         while True:
-            letters, acted = yield from run_transaction(database, partial(act, after))
+            letters, acted, no_id = yield from run_transaction(database, partial(act, after))
             done, left = done + acted, left + len(letters) - acted
+            without_id += no_id
             if progress is not None and letters:
                 progress(done)
             if len(letters) < CHUNK:
                 break
             after = letters[CHUNK - 1].id
         _check_found(ids, done + left)
-        return Acted(done, left)
+        return Acted(done, left, without_id)
 
     def _checked(self, is_async: bool, filter: DeadLetterFilter) -> Steps[DeadLetterFilter]:
         """The validated filter, with the full fingerprint."""
@@ -180,16 +183,16 @@ class DeadLetters:
         newest: int,
         after: int,
         work: Work,
-    ) -> Steps[tuple[list[DeadLetter], int]]:
+    ) -> Steps[tuple[list[DeadLetter], int, int]]:
         """Retry or discard some dead letters in one transaction.
 
-        Returns the dead letters that were found, and how many were changed.
+        Returns the dead letters that were found, how many were changed, and how many have no id.
         """
         store, consumer = self._context.store, self._context.consumer
         find = partial(store.find_dead_letters, work, consumer, filter, ids=ids, up_to=newest)
         letters = yield from find(limit=CHUNK, after=after)
         if not letters:
-            return letters, 0
+            return letters, 0, 0
         # Whole keys: a later dead letter of a key must not run before the earlier ones are pending.
         keys = sorted({letter.key for letter in letters if letter.key is not None})
         rest = yield from find(keys=keys, limit=LONGEST_KEY, after=letters[-1].id)
@@ -197,7 +200,7 @@ class DeadLetters:
         free = yield from store.lock_dead_letters(work, consumer, letters)
         if audit.action == "discard":
             yield from store.discard_dead_letters(work, consumer, free, audit)
-            return letters, len(free)
+            return letters, len(free), 0
         unclaimed = [letter for letter in free if letter.seq is None]
         known = [letter for letter in free if letter.seq is not None]
         admitted, refused = yield from self._admit(work, unclaimed)
@@ -205,7 +208,8 @@ class DeadLetters:
             yield from store.discard_dead_letters(work, consumer, [*admitted, *refused], audit)
         if known:
             yield from store.retry_dead_letters(work, consumer, known, audit)
-        return letters, len(known) + len(admitted)
+        without_id = len(unclaimed) - len(admitted) - len(refused)
+        return letters, len(known) + len(admitted), without_id
 
     def _admit(
         self, work: Work, letters: Sequence[DeadLetter]

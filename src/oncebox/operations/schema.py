@@ -36,4 +36,8 @@ def _migrate(store: Store, claims_only: bool, work: Work) -> Steps[list[str]]:
 
 def check_schema(database: Database, store: Store) -> Steps[None]:
     """Raise SchemaMissing or CodeTooOld unless this code can work with the tables."""
-    migrations.check(store.migrations, (yield from read(database, store.version)))
+    check_file = getattr(database, "check_file", None)  # only of a SQLite file
+    where = f" in {check_file()}" if check_file is not None else ""
+    remedy = getattr(database, "schema_remedy", migrations.REMEDY)
+    found = yield from read(database, store.version)
+    migrations.check(store.migrations, found, remedy, where)

@@ -130,7 +130,9 @@ class CallerClaims:
     def _check_schema(self, store: Store, work: Any) -> Steps[None]:
         """Raise SchemaMissing if the schema has only the claims tables."""
         if not self._is_checked:
-            migrations.check(store.migrations, (yield from store.version(work)))
+            found = yield from store.version(work)
+            remedy = getattr(work, "schema_remedy", migrations.REMEDY)
+            migrations.check(store.migrations, found, remedy)
             self._is_checked = True
 
     def _store_dead_letter(

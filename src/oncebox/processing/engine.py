@@ -91,10 +91,15 @@ class Engine(msgspec.Struct, frozen=True):
                 incarnation=incarnation(),
                 batch=batch,
                 timeout=self.timeout,
-                heartbeat_timeout=self.timeout + min(20.0, self.timeout / 2),
+                heartbeat_timeout=self.timeout + self.heartbeat_margin,
             )
         finally:
             self.slots.release(slot)
+
+    @property
+    def heartbeat_margin(self) -> float:
+        """Seconds after a transaction's longest time until a heartbeat is overdue."""
+        return min(20.0, self.timeout / 2)
 
     def _check_use(self, is_async: bool, owner: str, call: str) -> None:
         """Raise unless the handlers are complete, and sync or async as the call is."""

@@ -91,6 +91,7 @@ def test_the_status_counts_pending_messages_by_state(harness: StoreHarness) -> N
 def test_the_status_shows_since_when_the_oldest_message_waits(harness: StoreHarness) -> None:
     harness.receive(arrival("1"), arrival("2"))
     assert is_now(harness.call("status", "c").oldest_pending)
+    assert is_now(harness.call("status", "c").oldest_ready)
     harness.call("remove", harness.take().rows)
     assert harness.call("status", "c").oldest_pending is None
 

@@ -92,10 +92,8 @@ _NEEDED = {
 }
 """The privileges that a worker needs, by what a migration creates."""
 
-_REMEDY = (
-    "call inbox.migrate(); with Django add 'oncebox.contrib.django' to INSTALLED_APPS and run "
-    "manage.py migrate"
-)
+REMEDY = "call inbox.migrate()"
+"""What creates or upgrades the tables."""
 
 
 def missing(history: list[Migration], version: int) -> list[Migration]:
@@ -103,23 +101,27 @@ def missing(history: list[Migration], version: int) -> list[Migration]:
     return [migration for migration in history if migration.version > version]
 
 
-def check(history: list[Migration], found: tuple[int, int] | None) -> None:
+def check(
+    history: list[Migration], found: tuple[int, int] | None, remedy: str = REMEDY, where: str = ""
+) -> None:
     """Raise unless this code can work with the schema that was found.
+
+    Errors name the remedy, and where the tables are missing.
 
     A newer schema is accepted if it still serves this code. This makes rolling deploys possible.
     """
     newest = history[-1].version
     if found is None:
-        raise SchemaMissing(f"the tables of oncebox are missing: {_REMEDY}")
+        raise SchemaMissing(f"the tables of oncebox are missing{where}: {remedy}")
     version, serves = found
     if version == CLAIMS < newest:
         raise SchemaMissing(
-            "the schema has only the claims tables: run `oncebox migrate` (with Django: manage.py "
-            "migrate) to add the others; existing claims are kept"
+            f"the schema has only the claims tables: {remedy} to add the others; existing claims "
+            "are kept"
         )
     if version < newest:
         raise SchemaMissing(
-            f"the tables of oncebox have version {version}, this code needs {newest}: {_REMEDY}"
+            f"the tables of oncebox have version {version}, this code needs {newest}: {remedy}"
         )
     if serves > newest:
         raise CodeTooOld(

@@ -43,6 +43,7 @@ class SqlReading(Dialect):
         some = {"consumer": consumer, "limit": MANY, "now": self._time_param(datetime.now(UTC))}
         pending = (yield from connection.fetch(self._sql["count_pending"], some))[0]
         oldest = yield from connection.fetch(self._sql["oldest_pending"], some)
+        oldest_ready = yield from connection.fetch(self._sql["oldest_ready"], some)
         awaiting = (yield from connection.fetch(self._sql["count_awaiting"], some))[0]
         found = yield from connection.fetch(self._sql["purge_state"], some)
         purged_before, last_purge_at, paused_until = found[0] if found else (None, None, None)
@@ -74,6 +75,7 @@ class SqlReading(Dialect):
             workers=[self._struct(WorkerStatus, row) for row in workers],
             partitions=[self._struct(PartitionStatus, row) for row in partitions],
             outages=[self._struct(Outage, row) for row in outages],
+            oldest_ready=self._moment(oldest_ready[0][0]) if oldest_ready else None,
         )
 
     def rates(self, connection: Connection, consumer: str, *, since: datetime) -> Steps[Rates]:

@@ -8,8 +8,9 @@ from hashlib import blake2b
 from math import inf
 from typing import Any
 
+from oncebox.errors import PayloadMismatch
 from oncebox.model.dead_letter import DeadLetter
-from oncebox.model.error_text import describe, trace
+from oncebox.model.error_text import ErrorText, describe, trace
 from oncebox.model.message import Delivery, Message, headers_json, headers_of, text_headers, text_of
 from oncebox.model.ordering import lane
 from oncebox.model.outcome import Kind, Outcome, Reason
@@ -17,6 +18,11 @@ from oncebox.storage.records import Arrival, Claims, ClaimState, Entry, PendingM
 from oncebox.storage.worker_identity import is_gone
 
 Row = dict[str, Any]
+
+PAYLOAD_MISMATCH = ErrorText(
+    "another payload than the message with this id", describe(PayloadMismatch()).fingerprint
+)
+"""The error of a delivery whose id was claimed with another payload."""
 
 LAST = 2**63 - 1
 """The largest id of a row."""
@@ -185,6 +191,8 @@ def _again(stored: PendingMessage) -> Row:
 def _dead(entry: Entry) -> Row:
     outcome = entry.outcome
     error = None if outcome.error is None else describe(outcome.error)
+    if error is None and outcome.reason is Reason.payload_mismatch:
+        error = PAYLOAD_MISMATCH
     return {
         **_common(outcome.message, outcome.delivery),
         "state": outcome.kind.value,

@@ -33,6 +33,13 @@ FROM (SELECT origin, message_id FROM {pending} WHERE consumer = :consumer AND re
       ORDER BY seq LIMIT 1) p
 JOIN {inbox} i ON i.consumer = :consumer AND i.origin = p.origin AND i.message_id = p.message_id;
 
+-- name: oldest_ready
+-- When the ready message that waits longest arrived. Replayed messages do not count.
+SELECT i.received_at
+FROM (SELECT origin, message_id FROM {pending}
+      WHERE consumer = :consumer AND available_at IS NULL AND replay = 0 ORDER BY seq LIMIT 1) p
+JOIN {inbox} i ON i.consumer = :consumer AND i.origin = p.origin AND i.message_id = p.message_id;
+
 -- name: count_dead_letters
 -- Counts dead letters and quarantined deliveries by reason, and the keys they block.
 SELECT state, reason, count(*), count(DISTINCT key) FILTER (WHERE blocks_key)

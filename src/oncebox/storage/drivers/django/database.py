@@ -27,6 +27,7 @@ class DjangoDatabase:
     """A database alias of Django's settings."""
 
     is_async = False
+    schema_remedy = DjangoWork.schema_remedy
     sleep = staticmethod(time.sleep)
 
     def __init__(self, alias: str = "default") -> None:

@@ -30,6 +30,9 @@ logger = logging.getLogger("oncebox")
 class DjangoWork(Watched):
     """One transaction on Django's connection of this thread."""
 
+    schema_remedy = (
+        "add 'oncebox.contrib.django' to INSTALLED_APPS and run `python manage.py migrate`"
+    )
     is_exposed = False
     guard: Guard | None = None
     is_doubtful = False

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oncebox.errors import ConfigurationError, MissingExtra
+from oncebox.errors import ConfigurationError, MissingExtra, SchemaMissing
 from oncebox.storage.drivers.sqlite.guarded import GuardedConnection, connect
 from oncebox.storage.drivers.sqlite.work import SqliteWork
 from oncebox.storage.steps import Steps
@@ -48,6 +48,16 @@ class SqliteDatabase:
                 "(a database in memory is lost when the process ends)"
             )
         return cls(path[1:], is_async=is_async)
+
+    def check_file(self) -> Path:
+        """The absolute path. Raises SchemaMissing without a file: only migrate() creates it."""
+        path = self.path.absolute()
+        if not path.exists():
+            raise SchemaMissing(
+                f"{path} does not exist (the current folder is {Path.cwd()}): run oncebox where it "
+                "is, or migrate"
+            )
+        return path
 
     def open(self) -> Steps[None]:
         yield from ()
