@@ -19,7 +19,6 @@ from oncebox.processing.handlers import Registry
 from oncebox.processing.inline import InlineProcessing
 from oncebox.processing.observer import Observer
 from oncebox.processing.routing import read_deliveries
-from oncebox.processing.running_handlers import RunningHandlers
 from oncebox.processing.stored_batch import WorkerContext
 from oncebox.processing.unit_of_work import Unit
 from oncebox.storage.drivers.transaction import AsyncTransaction, Transaction
@@ -43,7 +42,6 @@ class Engine(msgspec.Struct, frozen=True):
     channel: str | None
     """The name under which stored messages are notified; None if they are not."""
     slots: WorkerSlots
-    running: RunningHandlers = msgspec.field(default_factory=RunningHandlers)
 
     def process(
         self,
@@ -104,7 +102,6 @@ class Engine(msgspec.Struct, frozen=True):
     def _check_use(self, is_async: bool, owner: str, call: str) -> None:
         """Raise unless the handlers are complete, and sync or async as the call is."""
         self.registry.check_call(is_async, owner, call)
-        self.running.check(is_async, f"a{call}" if is_async else call)
         if not self.registry.is_checked:
             self.registry.check(self.context.consumer)
 
@@ -124,6 +121,4 @@ class Engine(msgspec.Struct, frozen=True):
             context.gaps,
             self.has_on_dead,
             self.channel is not None,
-            self.running,
-            is_async,
         )

@@ -26,7 +26,6 @@ from oncebox.processing.observer import Observer
 from oncebox.processing.plan import Plan
 from oncebox.processing.resequencing import claim_in_sequence
 from oncebox.processing.routing import Item
-from oncebox.processing.running_handlers import RunningHandlers
 from oncebox.storage.contract import Store
 from oncebox.storage.drivers import error_codes
 from oncebox.storage.drivers.contract import Work
@@ -57,8 +56,6 @@ class Unit(msgspec.Struct, frozen=True):
     """Whether dead letters are reported to on_dead hooks."""
     notify: bool
     """Whether listening workers are notified of stored messages."""
-    running: RunningHandlers
-    is_async: bool
 
     def plan(self, items: Sequence[Item], **options: Any) -> Plan:
         """A plan for a batch, by the policies of the inbox."""
@@ -241,7 +238,6 @@ def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
     tx = unit.transaction(work, messages, is_batch=handler.batch)
     run = partial(handler.function, *((payload, tx) if handler.takes_tx else (payload,)))
     started = time.monotonic()
-    runner = unit.running.started(unit.is_async)
     try:
         result = yield surround(unit.around, tx, run) if unit.around else run
     except BaseException as error:
@@ -249,8 +245,6 @@ def _call_handler(unit: Unit, work: Work, call: list[Item]) -> Steps[None]:
             tx._end()
         unit.observer.handler_finished(unit.consumer, messages, time.monotonic() - started, error)
         raise
-    finally:
-        unit.running.ended(runner)
     tx._end()
     unit.observer.handler_finished(unit.consumer, messages, time.monotonic() - started, None)
     if result is not None:
