@@ -101,16 +101,21 @@ def test_a_message_that_fails_while_its_replay_is_cancelled_is_not_a_dead_letter
 def test_on_sqlite_a_cancel_waits_for_the_running_message(
     world: World, harness: ReplayHarness
 ) -> None:
-    harness.past(*[keyed(str(n)) for n in range(9)])
+    total = 60
+    harness.past(*[keyed(str(n)) for n in range(total)])
     harness.start()
+    cancel = world.inbox(migrate=False).replays.cancel
     with ThreadPoolExecutor(1) as others:
         with held(harness, "0", lambda: harness.drain(batch=1)):
-            cancelling = others.submit(world.inbox(migrate=False).replays.cancel, "again", why="x")
-        assert cancelling.result().state == "cancelled"
+            cancelling = others.submit(cancel, "again", why="x")
+        error = cancelling.exception()
     far = harness.far()
-    done = far["done"]  # All nine, if the drain was faster than the cancel.
-    assert far.get("cancelled", 0) == 9 - done
-    assert len(world.effects()) == 9 + done
+    done = far["done"]
+    if error is not None:  # on a busy machine the drain may finish before the cancel begins
+        assert "has ended" in str(error)
+        assert done == total
+    assert far.get("cancelled", 0) == total - done
+    assert len(world.effects()) == total + done
     assert harness.drain() == {}
 
 
