@@ -49,7 +49,7 @@ takes `app` and the long names of the options below. Unknown names and wrong typ
 | 1 | failure |
 | 2 | wrong usage or configuration |
 | 3 | nothing matches |
-| 4 | `status --check`: a worker is lost, a source fails, or dead letters block keys |
+| 4 | `status --check`: no worker runs, a source fails, or dead letters block keys |
 | 5 | `retry`, `discard`, `erase`, `gaps --skip`: not all matching messages were changed |
 
 To complete commands, options, states and reasons with the Tab key, add one line to the start file

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -241,3 +244,34 @@ def test_an_overwritten_file_is_read_from_its_beginning(oncebox: Command, folder
     assert "is not the file that was read up to byte" in done.stderr
     assert last_line(done).startswith("2 received: 1 done, 1 duplicates absorbed")
     assert last_line(oncebox(*run)).startswith("0 received")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("retry", "1"), '--why "..." is required'),
+        (("retry", "1", "--why", "x"), "this is not a terminal: pass --yes"),
+    ],
+)
+def test_a_closed_standard_input_is_not_a_terminal(
+    oncebox: Command,
+    folder: Path,
+    environment: dict[str, str],
+    arguments: tuple[str, ...],
+    says: str,
+) -> None:
+    assert oncebox("migrate", "billing:inbox").returncode == 0
+    (folder / "events").write_text("no JSON\n")
+    assert oncebox("run", "billing:inbox", "--from", f"file://{folder}/events").returncode == 0
+    command = [sys.executable, "-m", "oncebox", arguments[0], "billing:inbox", *arguments[1:]]
+    closed = subprocess.run(
+        ["sh", "-c", f"{shlex.join(command)} <&-"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert closed.returncode == 2
+    assert says in closed.stderr
+    assert "Traceback" not in closed.stderr

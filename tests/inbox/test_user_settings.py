@@ -339,7 +339,7 @@ def test_outcomes_that_need_attention_are_logged_without_values(
     assert [record.message for record in caplog.records] == [
         "billing: message 'a' of type 'order' failed and is stored for another attempt "
         "(attempt 1, ValueError, next attempt in 4 s); see: oncebox show APP a",
-        "billing: a delivery is quarantined (missing_id)",
+        "billing: a delivery is quarantined (missing_id); see: oncebox dead-letters APP",
     ]
 
 

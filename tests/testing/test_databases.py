@@ -200,6 +200,14 @@ def test_a_server_may_be_named_by_a_socket_or_a_parameter(
             assert len(application.messages.find()) == 0
 
 
+def test_a_database_without_its_block_is_explained(application: Inbox) -> None:
+    database = TemporaryDatabase(application)
+    with pytest.raises(ConfigurationError, match="write `with TemporaryDatabase"):
+        database.execute("SELECT 1")
+    with database:
+        assert database.url.startswith("sqlite:///")
+
+
 def test_a_sync_inbox_needs_with(application: Inbox) -> None:
     application.on("order.confirmed")(create_invoice)
 

@@ -68,6 +68,8 @@ def _causes(outcome: Outcome) -> Iterator[str]:
 def _where_to_look(outcome: Outcome) -> str:
     """The command that shows the error text, if the id fits into a line of a shell."""
     message = outcome.message
+    if message is None and outcome.kind is Kind.quarantined:
+        return "; see: oncebox dead-letters APP"
     if message is None or outcome.kind not in (Kind.failed, Kind.dead):
         return ""
     is_short = len(message.id) <= LONGEST_ID and message.id.isprintable()

@@ -54,9 +54,6 @@ class TemporaryDatabase:
     on_dead hooks are not called there: pass on_dead= to call some.
     """
 
-    url: str
-    """The URL of the temporary database, set when the block begins."""
-
     def __init__(
         self,
         inbox: Inbox,
@@ -70,6 +67,18 @@ class TemporaryDatabase:
         self._folder = folder
         self._options = {"on_dead": None, **options}
         self._stack = ExitStack()
+        self._url: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the temporary database. Raises ConfigurationError before the block."""
+        if self._url is None:
+            raise ConfigurationError(
+                "the temporary database does not exist before its block: write `with "
+                "TemporaryDatabase(inbox) as database:`, or `with temporary_database(inbox) as "
+                "database:`"
+            )
+        return self._url
 
     def execute(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Execute a statement by sqlite3 or psycopg and commit. Returns its rows."""
@@ -108,9 +117,9 @@ class TemporaryDatabase:
         _check_has_no_django(self._inbox)
         if self._server is None:
             folder = self._folder or stack.enter_context(tempfile.TemporaryDirectory())
-            self.url = f"{_sqlite_scheme(self._inbox)}:///{folder}/{_new_name()}.db"
+            self._url = f"{_sqlite_scheme(self._inbox)}:///{folder}/{_new_name()}.db"
         else:
-            self.url = stack.enter_context(_created(self._server))
+            self._url = stack.enter_context(_created(self._server))
         return stack.enter_context(use_database(self._inbox, self.url, **self._options))
 
 

@@ -73,7 +73,7 @@ def checked_message(
 def _given(value: Any, what: str) -> str:
     """As name(), for an argument of claim(): no identity has looked for it in the delivery."""
     if value is None or value == "":
-        raise MissingId(f"the {what} is empty")
+        raise MissingId(f"the {what} is empty: pass the one that the producer gave the message")
     return name(value, what)
 
 
