@@ -392,8 +392,10 @@ def test_missing_tables_name_the_command_that_makes_them(
 ) -> None:
     environment["DATABASE"] = f"sqlite:///{tmp_path}/other.db"
     done = oncebox("status", "billing:inbox")
-    assert "try: oncebox migrate billing:inbox" in done.stderr
+    assert "if the database is new: oncebox migrate billing:inbox" in done.stderr
     assert done.returncode == 1
+    (tmp_path / "other.db").touch()
+    assert "try: oncebox migrate billing:inbox" in oncebox("status", "billing:inbox").stderr
 
 
 NUMBERED = """

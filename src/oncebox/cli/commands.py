@@ -69,7 +69,9 @@ class Commands(click.Group):
         note(f"error: {text}", style=ATTENTION)
         if isinstance(error, SchemaMissing) and "manage.py" not in text:
             app = next((a for a in sys.argv[1:] if ":" in a and "/" not in a), "")
-            click.echo(f"try: oncebox migrate {app}".rstrip(), err=True)
+            # A missing file may also mean that this is the wrong folder.
+            when = "if the database is new" if "does not exist" in text else "try"
+            click.echo(f"{when}: oncebox migrate {app}".rstrip(), err=True)
         if isinstance(error, ConfigurationError):
             self._print_settings(ctx)
 
